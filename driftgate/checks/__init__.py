@@ -1,0 +1,1 @@
+"""The checks: pure functions from observations to a verdict, one file each."""

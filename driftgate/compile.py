@@ -1,0 +1,68 @@
+"""From an IRModule to a model library on disk, once for every module, target and TVM."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from driftgate import store
+from driftgate.model import Model
+from driftgate.outcome import DriftgateError, InfraError
+from driftgate.target import TargetSpec, key, to_tvm
+from driftgate.versions import versions
+
+log = logging.getLogger(__name__)
+
+
+def model_library(model: Model, spec: TargetSpec, dtype: str) -> Path:
+    """The compiled library of ``model``, from the cache where it is there. Raises InfraError if TVM refuses it."""
+    target = to_tvm(spec)
+    module = _guarded(f"{model.name} cannot be built for {spec.name}", lambda: model.module(target, dtype))
+    return library(module, spec, f"{model.name}-{spec.name}-{dtype}", lambda: lowered(module, spec))
+
+
+def lowered(module: Any, spec: TargetSpec) -> Any:
+    """``module`` compiled for ``spec``: our schedules on the CPU, TVM's own rules on a GPU."""
+    import tvm
+
+    if spec.is_gpu:
+        return tvm.compile(module, to_tvm(spec))
+    from driftgate.schedules import cpu_pipeline
+
+    target = to_tvm(spec)
+    return tvm.compile(module, target, relax_pipeline=cpu_pipeline(target))
+
+
+def library(module: Any, spec: TargetSpec, name: str, build: Callable[[], Any]) -> Path:
+    """``build()``, exported as a shared library under the key of ``module``, ``spec`` and the versions."""
+    import tvm
+
+    found = versions()
+    entry = store.key(
+        tvm.ir.save_json(module), key(spec), found["tvm"], found["tvm_ffi"], found["driftgate"], _schedules()
+    )
+
+    def make(path: Path) -> None:
+        log.info("compiling %s", name)
+        _guarded(f"TVM cannot compile {name}", lambda: build().export_library(str(path)))
+
+    return store.fetch("libraries", f"{name}-{entry}.so", make)
+
+
+def _schedules() -> str:
+    """The schedules' own source: a change of it is a change of every library."""
+    files = sorted(Path(__file__).parent.joinpath("schedules").glob("*.py"))
+    return "".join(file.read_text() for file in files)
+
+
+def _guarded(what: str, action: Callable[[], Any]) -> Any:
+    from driftgate.runtime import first_line
+
+    try:
+        return action()
+    except (DriftgateError, OSError):
+        raise
+    except Exception as error:
+        raise InfraError(f"{what}: {first_line(error)}") from error

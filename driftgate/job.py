@@ -1,0 +1,47 @@
+"""What a fresh process is asked to do, and what it answers: the messages between ``observe`` and ``worker``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from driftgate.plan import Plan
+
+NO_RUN = -1
+"""Run number of a prefill that is not one of the N identical ones."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process: what it opens, and the one task that it performs there."""
+
+    library: str
+    params: str
+    target: dict[str, Any]
+    dtype: str
+    capacity: int
+    task: dict[str, Any]
+    """``kind`` is a key of ``worker.TASKS``, the rest its arguments."""
+    swaps: dict[str, dict[str, str]]
+    """Kernel name to the ``library`` and ``function`` that replace it."""
+    fault: dict[str, Any] | None
+    """``entry`` (``module:function``) and its arguments: the engine knows no fault by name."""
+    threads: int
+    sys_path: list[str]
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Job:
+        return cls(**json.loads(path.read_text()))
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    return asdict(plan)
+
+
+def plan_from_json(data: dict[str, Any]) -> Plan:
+    return Plan(data["name"], tuple(data["ids"]), tuple(data["chunks"]))

@@ -1,0 +1,187 @@
+"""The options of the gate: one table, one function that merges where their values come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from driftgate.outcome import UsageError
+from driftgate.plan import parse_chunks
+
+CHECKS = ("repeat", "chunking", "reference", "sentinel")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option, as a flag ``--name``, a variable ``DRIFTGATE_NAME`` and an ini key ``driftgate_name``."""
+
+    name: str
+    default: str | None
+    help: str
+    parse: Callable[[str], Any] = str
+    switch: bool = False
+    """A flag without a value; in the environment and the ini file it takes ``true`` or ``false``."""
+    metavar: str | None = None
+
+    @property
+    def key(self) -> str:
+        return self.name.replace("-", "_")
+
+    @property
+    def ini(self) -> str:
+        return f"driftgate_{self.key}"
+
+    @property
+    def env(self) -> str:
+        return self.ini.upper()
+
+    @property
+    def described(self) -> str:
+        return f"{self.help} (default: {self.default if self.default is not None else 'see README'})"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every option with its value. Names as in the table, dashes as underscores."""
+
+    model: str
+    target: str | None
+    runs: int
+    blocks: int
+    tokens: int | None
+    chunk: tuple[int, ...] | None
+    plan: str
+    page: int
+    dtype: str | None
+    checks: tuple[str, ...]
+    seed: int
+    prompt_ids: Path | None
+    fault: tuple[str, float | None] | None
+    out: Path
+    junit: Path | None
+    timeout: float
+    strict: bool
+    keep_going: bool
+    flags: tuple[tuple[str, str], ...] = ()
+    """What was asked for other than by default, as flags: enough to ask for it again."""
+
+
+def whole(name: str, least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise UsageError(f"--{name} takes a whole number, not {text!r}") from None
+        if value < least:
+            raise UsageError(f"--{name} is {value}, but must be at least {least}")
+        return value
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"--timeout takes seconds, not {text!r}") from None
+    if not 0 < value < float("inf"):
+        raise UsageError(f"--timeout is {text} s, but must be more than 0")
+    return value
+
+
+def _checks(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    unknown = [name for name in names if name not in CHECKS]
+    if unknown:
+        raise UsageError(f"unknown check {unknown[0]!r}; the checks are {', '.join(CHECKS)}")
+    return names
+
+
+def _fault(text: str) -> tuple[str, float | None]:
+    name, _, rate = text.partition(":")
+    if not rate:
+        return name, None
+    try:
+        value = float(rate)
+    except ValueError:
+        raise UsageError(f"--fault {text!r}: {rate!r} is not a probability per kernel call") from None
+    if not 0 < value <= 1:
+        raise UsageError(f"--fault {text!r}: the probability per kernel call must be above 0 and at most 1")
+    return name, value
+
+
+def _truth(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off", ""):
+        return False
+    raise UsageError(f"{text!r} is neither true nor false")
+
+
+OPTIONS = (
+    Option("model", "gemma4-tiny", "preset to test; `driftgate models` lists them"),
+    Option("target", None, "llvm, metal, cuda, ...: where to run; the best device found"),
+    Option("runs", "300", "identical prefills of check repeat", whole("runs", 1), metavar="N"),
+    Option("blocks", "3", "fresh processes that share those runs", whole("blocks", 1), metavar="N"),
+    Option("tokens", None, "prompt length in tokens; the plan's", whole("tokens", 1), metavar="N"),
+    Option("chunk", None, "chunk length, or a list of them such as 16,16,8; the plan's", parse_chunks, metavar="N[,N...]"),
+    Option("plan", "default", "prefill plan of the preset, such as default or hard"),
+    Option("page", "16", "tokens of a KV-cache page; TVM's kernels take 16 alone", whole("page", 1), metavar="N"),
+    Option("dtype", None, "float32 or float16; the target's own"),
+    Option("checks", ",".join(CHECKS), "checks to run", _checks, metavar="NAME[,NAME...]"),
+    Option("seed", "0", "draws random weights, prompts and planted faults", whole("seed", 0), metavar="S"),
+    Option("prompt-ids", None, "JSON file with a list of token ids to use as the prompt", Path, metavar="FILE"),
+    Option("fault", None, "plant a fault, at probability P per kernel call", _fault, metavar="NAME[:P]"),
+    Option("out", "driftgate-out", "folder for result.json", Path, metavar="DIR"),
+    Option("junit", None, "also write JUnit XML", Path, metavar="FILE"),
+    Option("timeout", "300", "seconds without a sign of life until a process counts as hung", _seconds, metavar="S"),
+    Option("strict", "false", "fail on known issues as well, and on stale ones", _truth, switch=True),
+    Option("keep-going", "false", "do not stop at the first disagreeing run", _truth, switch=True),
+)
+
+
+def resolve(
+    flags: Mapping[str, str | None],
+    env: Mapping[str, str],
+    ini: Mapping[str, str],
+    preset: Callable[[str], Mapping[str, str]],
+) -> Settings:
+    """Merge the sources of every option: flag, then environment, then ini file, then the model's preset, then default.
+
+    ``flags`` and ``ini`` are by option name; ``preset`` gives the values that a model sets. Raises UsageError, which
+    names the source where it is not a flag.
+    """
+    def given(option: Option) -> tuple[str, str] | None:
+        for source, text in (("flag", flags.get(option.name)), (option.env, env.get(option.env)), (option.ini, ini.get(option.name))):
+            if text not in (None, ""):
+                return source, str(text)
+        return None
+
+    asked = {option.name: found for option in OPTIONS if (found := given(option))}
+    model = asked["model"][1] if "model" in asked else OPTIONS[0].default
+    assert model is not None
+    from_preset = preset(model)
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        source, text = asked.get(option.name) or ("preset", from_preset.get(option.name, option.default))
+        try:
+            values[option.key] = None if text is None else option.parse(text)
+        except UsageError as error:
+            raise error if source == "flag" else UsageError(f"{source}: {error}") from None
+    repeatable = tuple((name, text) for name, (_, text) in asked.items() if name not in ("model", "out", "junit"))
+    return Settings(**values, flags=repeatable)
+
+
+def command_line(settings: Settings, **changes: str) -> str:
+    """The ``driftgate gate`` command that asks for ``settings`` again, with ``changes`` by option key."""
+    switches = {option.name for option in OPTIONS if option.switch}
+    flags = {**dict(settings.flags), **{name.replace("_", "-"): text for name, text in changes.items()}}
+    words = ["driftgate gate", settings.model]
+    for name, text in flags.items():
+        if name not in switches:
+            words.append(f"--{name} {text}")
+        elif _truth(text):
+            words.append(f"--{name}")
+    return " ".join(words)

@@ -1,0 +1,1 @@
+"""What a run leaves behind: result.json, and lines for a person."""

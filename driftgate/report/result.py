@@ -1,0 +1,126 @@
+"""``result.json``: written anew after every check, so that an interrupted run keeps what it finished."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from driftgate.checks.verdict import Verdict
+from driftgate.outcome import Outcome, UsageError, worst
+
+SCHEMA = "driftgate-result/1"
+
+
+@dataclass(frozen=True)
+class Known:
+    """The probe of one known upstream defect."""
+
+    name: str
+    status: str
+    """``fails``: the defect is there. ``stale``: the entry applies here, but the defect did not show."""
+    figures: Mapping[str, Any]
+
+
+@dataclass
+class ResultFile:
+    """The result of one run of the gate on one model."""
+
+    folder: Path
+    header: dict[str, Any]
+    """``model``, ``target``, ``versions``, ``plan`` and whatever else describes the run."""
+    expected: tuple[str, ...]
+    """The checks that were asked for: until each has a verdict the run is not complete, and never a pass."""
+    strict: bool = False
+    verdicts: list[Verdict] = field(default_factory=list)
+    known: list[Known] = field(default_factory=list)
+    error: tuple[Outcome, str] | None = None
+    """What ended the run before its checks could be judged."""
+    seconds: float = 0.0
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "result.json"
+
+    def open(self) -> None:
+        """Make the folder and write the first, empty result. Raises UsageError where that cannot be."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.write()
+        except OSError as error:
+            raise UsageError(f"--out {self.folder} cannot be written: {error.strerror}") from None
+
+    def add(self, verdict: Verdict) -> None:
+        if verdict.check in (v.check for v in self.verdicts):
+            raise ValueError(f"check {verdict.check} has a verdict already")
+        self.verdicts.append(verdict)
+        self.write()
+
+    def add_known(self, known: Known) -> None:
+        self.known.append(known)
+        self.write()
+
+    def fail(self, outcome: Outcome, message: str) -> None:
+        """Note what ended the run. The first such note stands."""
+        self.error = self.error or (outcome, message)
+        self.write()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        found = {v.check for v in self.verdicts}
+        return tuple(name for name in self.expected if name not in found)
+
+    @property
+    def outcome(self) -> Outcome:
+        found = [v.outcome for v in self.verdicts]
+        if self.error is not None:
+            found.append(self.error[0])
+        if self.missing:
+            found.append(Outcome.INFRA)
+        if self.strict and self.known:
+            found.append(Outcome.DRIFT)
+        return worst(found)
+
+    def write(self) -> None:
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(clean(self.as_dict()), indent=2, allow_nan=False) + "\n")
+        os.replace(temporary, self.path)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "verdict": self.outcome.value,
+            "complete": not self.missing and self.error is None,
+            "error": self.error[1] if self.error else None,
+            **self.header,
+            "seconds": round(self.seconds, 3),
+            "checks": [
+                {
+                    "check": v.check,
+                    "model": self.header["model"]["name"],
+                    "verdict": v.outcome.value,
+                    "message": v.message,
+                    "figures": v.figures,
+                    "evidence": v.evidence,
+                }
+                for v in self.verdicts
+            ],
+            "known": [{"name": k.name, "status": k.status, "figures": k.figures} for k in self.known],
+        }
+
+
+def clean(value: Any) -> Any:
+    """``value`` with what JSON cannot say put into words: NaN and infinities as strings, tuples as lists."""
+    if isinstance(value, Mapping):
+        return {str(key): clean(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Iterable):
+        return [clean(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,110 @@
+"""A model library on a device: its parameters, its KV cache, and one chunked prefill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from driftgate.outcome import InfraError
+from driftgate.plan import PAGE, Plan
+from driftgate.seam import Seam
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one chunk left behind."""
+
+    hidden: Any | None
+    """Final hidden states, device tensor ``(1, n, hidden)``; None where the library has no function for them."""
+    logits: np.ndarray
+    """Logits of the chunk's last token, float32 ``(vocab,)``."""
+
+
+class Session:
+    """One VM with one KV cache. Open it while the seam is installed."""
+
+    def __init__(self, library: Path, params: Path, device: Any, dtype: str, capacity: int) -> None:
+        import tvm
+        from tvm.runtime.vm import VirtualMachine
+
+        try:
+            self.vm = VirtualMachine(tvm.runtime.load_module(str(library)), device)
+        except Exception as error:
+            raise InfraError(f"the model library {library.name} cannot be loaded: {first_line(error)}") from error
+        self.device = device
+        self.dtype = dtype
+        self._tensor = lambda array: tvm.runtime.tensor(array, device)
+        self._function = tvm.get_global_func
+        self.metadata = json.loads(str(self.vm["_metadata"]()))
+        self.params = self._load(params)
+        self._has_hidden = self.vm.module.implements_function("prefill_to_last_hidden_states", True)
+        self.cache = self._create_cache(capacity)
+
+    def prefill(self, plan: Plan) -> Iterator[Chunk]:
+        """Run ``plan`` on an emptied cache, chunk by chunk."""
+        self._builtin("kv_state_clear")(self.cache)
+        self._builtin("kv_state_add_sequence")(self.cache, 0)
+        for start, count in zip(plan.starts, plan.chunks, strict=True):
+            yield self._chunk(plan.ids[start : start + count])
+
+    def all_logits(self, chunk: Chunk) -> np.ndarray:
+        """Logits at every position of ``chunk``, float32 ``(n, vocab)``; of its last position alone without hidden states."""
+        if chunk.hidden is None:
+            return chunk.logits[None]
+        return self.vm["get_logits"](chunk.hidden, self.params).numpy()[0]
+
+    def _chunk(self, ids: tuple[int, ...]) -> Chunk:
+        shape = _shape()
+        embedded = self.vm["embed"](self._tensor(np.array(ids, dtype=np.int32)), self.params)
+        embedded = self._builtin("reshape")(embedded, shape([1, *embedded.shape]))
+        self._builtin("kv_state_begin_forward")(self.cache, shape([0]), shape([len(ids)]))
+        if self._has_hidden:
+            hidden = self.vm["prefill_to_last_hidden_states"](embedded, self.cache, self.params)[0]
+            last = self._tensor(np.ascontiguousarray(hidden.numpy()[:, -1:]))
+            logits = self.vm["get_logits"](last, self.params)
+        else:
+            hidden = None
+            logits = self.vm["prefill"](embedded, self.cache, self.params)[0]
+        self._builtin("kv_state_end_forward")(self.cache)
+        return Chunk(hidden, logits.numpy().reshape(-1))
+
+    def _create_cache(self, capacity: int) -> Any:
+        shape = _shape()
+        create = self.vm["create_tir_paged_kv_cache"]
+        # Sequences, tokens, longest chunk, page size, and no whole-cache window: layers have windows of their own.
+        return create(shape([1]), shape([capacity]), shape([capacity]), shape([PAGE]), shape([0]))
+
+    def _load(self, params: Path) -> list[Any]:
+        from safetensors import safe_open
+
+        with safe_open(params, "np") as arrays:
+            return [
+                self._tensor(arrays.get_tensor(entry["name"]).astype(entry["dtype"], copy=False))
+                for entry in self.metadata["params"]
+            ]
+
+    def _builtin(self, name: str) -> Any:
+        return self._function(f"vm.builtin.{name}")
+
+
+def open_session(library: Path, params: Path, device: Any, dtype: str, capacity: int, seam: Seam) -> Session:
+    """A session whose cache was built through ``seam``. The overrides end here; the cache keeps its kernels."""
+    with seam.installed():
+        return Session(library, params, device, dtype, capacity)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text that says something: TVM's messages carry pages of C++ trace."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if line and not line.startswith("Traceback")), type(error).__name__)
+
+
+def _shape() -> Any:
+    from tvm_ffi import Shape
+
+    return Shape

@@ -1,0 +1,85 @@
+"""Find the linear layers of a Relax module and hand them to our kernel."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.ir import Call, Expr, IRModule
+from tvm.ir.transform import PassContext
+from tvm.relax.dpl import is_op, rewrite_call, wildcard
+from tvm.target import Target
+
+from .matmul import linear_kernel
+from .tiles import Tile, tile_for
+
+_DTYPES = ("float32", "float16")
+
+
+@tvm.transform.module_pass(opt_level=0, name="RewriteLinear")
+class RewriteLinear:
+    """Replace `matmul(x, permute_dims(w))`, and `matmul(x, w)` with a two-dimensional w, by `call_tir` of our kernel.
+
+    x has two or more dimensions, w exactly two. What does not fit (batched matrices, other types, unknown shapes) is
+    left for TVM's own legalization. It has to run before LegalizeOps: afterwards there is no matmul left to find.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.tile = tile_for(target)
+
+    def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
+        builder = relax.BlockBuilder(mod)
+        rewriter = _Rewriter(builder, self.tile)
+        for name, func in mod.functions.items():
+            if isinstance(func, relax.Function):
+                builder.update_func(name, rewriter.rewrite(func))
+        return builder.finalize()
+
+
+class _Rewriter:
+    def __init__(self, builder: relax.BlockBuilder, tile: Tile) -> None:
+        self.builder = builder
+        self.tile = tile
+        self.kernels: dict[tuple[object, ...], tvm.ir.GlobalVar] = {}
+
+    def rewrite(self, func: relax.Function) -> relax.Function:
+        x, w = wildcard(), wildcard()
+        transposed = is_op("relax.permute_dims")(w)
+        func = rewrite_call(
+            is_op("relax.matmul")(x, transposed),
+            lambda call, found: self._call(call, found[x], found[w], found[transposed]),
+            func,
+        )
+        return rewrite_call(
+            is_op("relax.matmul")(x, w), lambda call, found: self._call(call, found[x], found[w], None), func
+        )
+
+    def _call(self, call: Call, x: Expr, w: Expr, transposed: Call | None) -> Expr:
+        x_type, w_type, out_type = x.ty, w.ty, call.ty
+        if not all(isinstance(t, relax.TensorType) and t.shape is not None for t in (x_type, w_type, out_type)):
+            return call
+        x_shape, w_shape = list(x_type.shape.values), list(w_type.shape.values)
+        dtypes = [str(t.dtype) for t in (x_type, w_type, out_type)]
+        if len(x_shape) < 2 or len(w_shape) != 2 or any(d not in _DTYPES for d in dtypes):
+            return call
+        if transposed is not None and not _swaps(transposed):
+            return call
+        w_extents = [_static(extent) for extent in w_shape]
+        if None in w_extents or 0 in w_extents:
+            return call
+        leading = [_static(extent) for extent in x_shape[:-1]]
+        by_row = transposed is not None
+        key = (tuple(leading), *w_extents, *dtypes, by_row)
+        if key not in self.kernels:
+            n, k = w_extents if by_row else w_extents[::-1]
+            kernel = linear_kernel(leading, n, k, by_row, dtypes, self.tile)
+            self.kernels[key] = self.builder.add_func(kernel, "linear")
+        return relax.call_tir(self.kernels[key], [x, w], relax.TensorType(out_type.shape, dtypes[2]))
+
+
+def _swaps(call: Call) -> bool:
+    axes = call.attrs.axes
+    return axes is None or [int(a) % 2 for a in axes] == [1, 0]
+
+
+def _static(extent: object) -> int | None:
+    return int(extent) if isinstance(extent, (int, tvm.tirx.IntImm)) else None

@@ -1,0 +1,28 @@
+"""Bounds on a failure rate."""
+
+from __future__ import annotations
+
+
+def upper_bound(failures: int, runs: int, confidence: float) -> float:
+    """One-sided Clopper-Pearson upper bound on the failure rate after ``failures`` in ``runs``.
+
+    The ``confidence`` quantile of Beta(failures + 1, runs - failures). Without failures that is
+    ``1 - (1 - confidence)^(1 / runs)``: 300 clean runs bound the rate by 0.99% at 95%.
+    """
+    if failures >= runs:
+        return 1.0
+    if failures == 0:
+        # The closed form of the quantile, so that the common case needs no SciPy.
+        return 1.0 - (1.0 - confidence) ** (1.0 / runs)
+    from scipy.stats import beta
+
+    return float(beta.ppf(confidence, failures + 1, runs - failures))
+
+
+def lower_bound(failures: int, runs: int, confidence: float) -> float:
+    """One-sided Clopper-Pearson lower bound: the ``1 - confidence`` quantile of Beta(failures, runs - failures + 1)."""
+    if failures == 0:
+        return 0.0
+    from scipy.stats import beta
+
+    return float(beta.ppf(1.0 - confidence, failures, runs - failures + 1))
