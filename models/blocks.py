@@ -90,6 +90,22 @@ def softcap(x: Tensor, cap: float) -> Tensor:
     return op.tanh(x * (1.0 / cap)) * cap
 
 
+class Embedding(nn.Module):
+    """A table ``(rows, width)``. A row out of range is clipped: TVM's default would read past the table instead."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter((rows, width))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return taken(self.weight, ids, axis=0)
+
+
+def taken(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """``x`` at ``indices`` (``(n,)`` int32) along ``axis``; what is out of range is clipped."""
+    return nn.op.wrap_nested(relax.op.take(x._expr, indices._expr, axis, mode="clip"), name="taken")
+
+
 def part(x: Tensor, axis: int, begin: int, end: int) -> Tensor:
     """``x`` from ``begin`` to ``end`` (exclusive) along ``axis``; unlike a split it fuses with what reads it."""
     return nn.op.wrap_nested(relax.op.strided_slice(x._expr, [axis % x.ndim], [begin], [end]), name="part")

@@ -13,7 +13,7 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 from tvm.relax.frontend.nn.llm.kv_cache import PagedKVCache, RopeMode, TIRPagedKVCache
 
-from models.blocks import part, softcap
+from models.blocks import part, softcap, taken
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class TextLibrary(nn.Module):
     decode = prefill
 
     def batch_prefill(self, input_embeds: Tensor, logit_positions: Tensor, paged_kv_cache: PagedKVCache):
-        hidden = op.take(self.model(input_embeds, paged_kv_cache), logit_positions, axis=1)
+        hidden = taken(self.model(input_embeds, paged_kv_cache), logit_positions, axis=1)
         return self.get_logits(hidden), paged_kv_cache
 
     def batch_decode(self, input_embeds: Tensor, paged_kv_cache: PagedKVCache):

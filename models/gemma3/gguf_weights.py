@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import platformdirs
 from blake3 import blake3
 from safetensors.numpy import save_file
 
+from driftgate import store
 from driftgate.outcome import InfraError, UsageError
 
 if TYPE_CHECKING:
@@ -134,14 +134,12 @@ def load(cache_dir: Path | None = None) -> Arrays:
     Raises ``UsageError`` if the package is not installed or the folder cannot be written, ``InfraError`` if the GGUF
     file is truncated, damaged or another one, or if the disk gives out.
     """
-    path = _cache_folder(cache_dir) / f"gemma3-270m-{CONTENT_BLAKE3[:16]}.safetensors"
-    arrays = _verified(path)
-    if arrays is None:
-        _build(path)
-        arrays = _verified(path)
-    if arrays is None:
-        raise InfraError(f"{path} does not read back as it was written; is the disk sound?")
-    return arrays
+    return _cached(cache_dir)[1]
+
+
+def cached_file(cache_dir: Path | None = None) -> Path:
+    """The safetensors file that ``load`` maps, verified, and built first if need be; raises what ``load`` raises."""
+    return _cached(cache_dir)[0]
 
 
 def digest(arrays: Arrays) -> str:
@@ -158,8 +156,16 @@ def digest(arrays: Arrays) -> str:
     return hasher.hexdigest()
 
 
-def _cache_folder(cache_dir: Path | None) -> Path:
-    return Path(cache_dir or os.environ.get("DRIFTGATE_CACHE") or platformdirs.user_cache_path("driftgate"))
+def _cached(cache_dir: Path | None) -> tuple[Path, Arrays]:
+    # Not through store.fetch: its note vouches for what was written once, CONTENT_BLAKE3 for what should have been.
+    path = (cache_dir or store.root()) / f"gemma3-270m-{CONTENT_BLAKE3[:16]}.safetensors"
+    arrays = _verified(path)
+    if arrays is None:
+        _build(path)
+        arrays = _verified(path)
+    if arrays is None:
+        raise InfraError(f"{path} does not read back as it was written; is the disk sound?")
+    return path, arrays
 
 
 def _verified(path: Path) -> Arrays | None:

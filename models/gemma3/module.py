@@ -10,7 +10,7 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 from tvm.relax.frontend.nn.llm.kv_cache import PagedKVCache
 
-from models.blocks import Mlp, Norm, inverse_frequencies, rotate, rotation
+from models.blocks import Embedding, Mlp, Norm, inverse_frequencies, rotate, rotation
 from models.gemma3.config import Gemma3Config
 
 
@@ -60,7 +60,7 @@ class Gemma3Text(nn.Module):
     def __init__(self, config: Gemma3Config) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab, config.hidden)
+        self.embed_tokens = Embedding(config.vocab, config.hidden)
         self.layers = nn.ModuleList([Layer(config, i) for i in range(config.layers)])
         self.norm = Norm(config.hidden, config.eps, offset=1.0)
 

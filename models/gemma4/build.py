@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.gemma4.config import FULL, SLIDING, Gemma4Config
-from models.library import CacheShape, TextLibrary
+
+if TYPE_CHECKING:
+    from models.library import TextLibrary
 
 
 def library(config: Gemma4Config, target: Any) -> TextLibrary:
     from models.gemma4.module import Gemma4Text
+    from models.library import CacheShape, TextLibrary
 
     kinds = tuple("mha" if config.layer_type(i) == FULL else "mha_sliding" for i in range(config.owners))
     return TextLibrary(

@@ -15,7 +15,7 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 from tvm.relax.frontend.nn.llm.kv_cache import PagedKVCache
 
-from models.blocks import Mlp, Norm, inverse_frequencies, pad_heads, part, rotate, rotation, unscaled_norm
+from models.blocks import Embedding, Mlp, Norm, inverse_frequencies, pad_heads, part, rotate, rotation, unscaled_norm
 from models.gemma4.config import FULL, SLIDING, Gemma4Config
 
 
@@ -87,8 +87,8 @@ class Gemma4Text(nn.Module):
         super().__init__()
         self.config = config
         per_layer = config.layers * config.per_layer_width
-        self.embed_tokens = nn.Embedding(config.vocab, config.hidden)
-        self.embed_tokens_per_layer = nn.Embedding(config.vocab, per_layer)
+        self.embed_tokens = Embedding(config.vocab, config.hidden)
+        self.embed_tokens_per_layer = Embedding(config.vocab, per_layer)
         self.per_layer_model_projection = nn.Linear(config.hidden, per_layer, bias=False)
         self.per_layer_projection_norm = Norm(config.per_layer_width, config.eps)
         self.layers = nn.ModuleList([Layer(config, i) for i in range(config.layers)])

@@ -1,0 +1,102 @@
+"""The command line. It alone loads models, suites and fixtures, by name, and only when a command needs them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from driftgate import __version__
+from driftgate.options import OPTIONS
+from driftgate.outcome import INTERRUPTED, DriftgateError, Outcome
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(Outcome.USAGE.exit_code, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    parsed = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = parsed.run
+    try:
+        return command(parsed)
+    except DriftgateError as error:
+        print(f"driftgate: {error}", file=sys.stderr)
+        return error.outcome.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="driftgate", description="The chunked-prefill regression gate for Gemma-class models on TVM.")
+    parser.add_argument("--version", action="version", version=f"driftgate {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    gate = commands.add_parser("gate", help="run the suites on a model and give a verdict")
+    gate.add_argument("model", nargs="?", metavar="MODEL", help=OPTIONS[0].described)
+    for option in OPTIONS[1:]:
+        if option.switch:
+            gate.add_argument(f"--{option.name}", dest=option.key, action="store_const", const="true", help=option.described)
+        else:
+            gate.add_argument(f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.described)
+    gate.set_defaults(run=_gate)
+    models = commands.add_parser("models", help="list the presets with their shape")
+    models.set_defaults(run=_models)
+    doctor = commands.add_parser("doctor", help="print versions, devices, known-bad combinations and what to do")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _gate(parsed: argparse.Namespace) -> int:
+    import pytest
+
+    suites = Path(_room("suites"))
+    display = importlib.import_module("fixtures.display")
+    words = [str(suites), f"--rootdir={suites.parent}", f"--config-file={suites.parent / 'pyproject.toml'}"]
+    # Plugins that happen to be installed stay out; nothing is captured, since our own display prints while tests run.
+    words += ["-p", "no:cacheprovider", "--capture=no", "--disable-plugin-autoload"]
+    for option in OPTIONS:
+        value = getattr(parsed, option.key)
+        if value is not None:
+            words.append(f"--{option.name}" if option.switch else f"--{option.name}={value}")
+    return int(pytest.main(words, plugins=[display.Display()]))
+
+
+def _models(parsed: argparse.Namespace) -> int:
+    models = importlib.import_module("models")
+    for name in models.names():
+        model = models.find(name)
+        shape = model.shape
+        print(f"{name}: {model.about}")
+        print(
+            f"  {shape.layers} layers, hidden {shape.hidden}, {shape.heads} query heads, {shape.kv_heads} KV heads, "
+            f"head_dim {shape.head_dim}, window {shape.window}, vocabulary {shape.vocab}, cache of {shape.capacity} tokens"
+        )
+        for plan, preset in model.plans.items():
+            corrected = "".join(f"; on {t}: {', '.join(names)} swapped in" for t, names in preset.corrections.items())
+            print(f"  plan {plan}: {preset.tokens} tokens in chunks {','.join(map(str, preset.chunks))}{corrected}")
+    return Outcome.PASS.exit_code
+
+
+def _doctor(parsed: argparse.Namespace) -> int:
+    from driftgate import doctor
+
+    report = doctor.report()
+    print(doctor.render(report))
+    return report.outcome.exit_code
+
+
+def _room(name: str) -> str:
+    file = importlib.import_module(name).__file__
+    assert file is not None
+    return str(Path(file).parent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""One gate: settings and a model, validated at once, made ready when the first check asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from driftgate.checks.verdict import Verdict
+from driftgate.model import Arrays, Model, check_arrays
+from driftgate.observe import Progress
+from driftgate.options import Settings, command_line
+from driftgate.outcome import Outcome, UsageError
+from driftgate.plan import PAGE, Plan, chunk_lengths
+from driftgate.report.result import Known, ResultFile
+from driftgate.subject import Subject
+from driftgate.target import TargetSpec, check_dtype, default_dtype, resolve
+from driftgate.versions import versions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+log = logging.getLogger(__name__)
+
+LikelyCauses = Callable[["Gate", Verdict], tuple[str, ...]]
+"""A drift to the names of known upstream defects that may explain it."""
+
+
+@dataclass
+class Gate:
+    """What the suites run against. ``open_gate`` makes one."""
+
+    settings: Settings
+    model: Model
+    target: TargetSpec
+    dtype: str
+    plan: Plan
+    corrections: tuple[str, ...]
+    fault: Mapping[str, Any] | None
+    result: ResultFile
+    likely_causes: LikelyCauses = lambda gate, verdict: ()
+    progress: Progress = lambda done, total: None
+    started: float = field(default_factory=time.monotonic)
+
+    @cached_property
+    def work(self) -> Path:
+        """A scratch folder that ``close`` removes."""
+        return Path(tempfile.mkdtemp(prefix="driftgate-"))
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """The weights under test, checked to be finite. In float16 they are the rounded ones, for both sides."""
+        arrays = self.model.arrays(self.settings.seed)
+        check_arrays(arrays, self.model.name)
+        if self.dtype == "float32":
+            return arrays
+        return {name: array.astype(self.dtype).astype(array.dtype) for name, array in arrays.items()}
+
+    @cached_property
+    def subject(self) -> Subject:
+        """The model compiled, its weights on disk, corrections built."""
+        from driftgate.compile import model_library
+        from driftgate.kernels.corrections import swap
+
+        shape = self.model.shape
+        return Subject(
+            model=self.model,
+            target=self.target,
+            dtype=self.dtype,
+            library=model_library(self.model, self.target, self.dtype),
+            params=self._params(),
+            capacity=shape.capacity,
+            swaps=dict(swap(name, shape, self.target, self.dtype) for name in self.corrections),
+            fault=self.fault,
+            work=self.work,
+            timeout=self.settings.timeout,
+            sys_path=(str(Path(__file__).parents[1]),),
+        )
+
+    @cached_property
+    def references(self) -> tuple[np.ndarray, np.ndarray]:
+        """HuggingFace's logits ``(n, vocab)`` of the plan's prompt: in float64, and in the dtype under test."""
+        exact = self.model.reference(self.arrays, self.plan.ids, "float64")
+        return exact, self.model.reference(self.arrays, self.plan.ids, self.dtype)
+
+    @cached_property
+    def noise_floor(self) -> float:
+        from driftgate.checks.reference import noise_floor
+
+        return noise_floor(*self.references)
+
+    def record(self, verdict: Verdict) -> Verdict:
+        """Write ``verdict`` down; a failing one with the command that reproduces it and its likely causes."""
+        if verdict.outcome is not Outcome.PASS:
+            evidence = {**verdict.evidence, "reproduce": self.reproduce(verdict.check)}
+            if verdict.outcome is Outcome.DRIFT and (causes := self.likely_causes(self, verdict)):
+                evidence["likely_causes"] = list(causes)
+            verdict = dataclasses.replace(verdict, evidence=evidence)
+        self.result.seconds = time.monotonic() - self.started
+        self.result.add(verdict)
+        return verdict
+
+    def record_known(self, known: Known) -> None:
+        self.result.seconds = time.monotonic() - self.started
+        self.result.add_known(known)
+
+    def reproduce(self, check: str) -> str:
+        return command_line(self.settings, checks=check, target=self.target.name, dtype=self.dtype)
+
+    def close(self) -> None:
+        self.result.seconds = time.monotonic() - self.started
+        self.result.write()
+        if "work" in self.__dict__:
+            shutil.rmtree(self.work, ignore_errors=True)
+
+    def _params(self) -> Path:
+        if self.model.arrays_file is not None and self.dtype == "float32":
+            return self.model.arrays_file()
+        from safetensors.numpy import save_file
+
+        path = self.work / "params.safetensors"
+        save_file(dict(self.arrays), path)
+        return path
+
+
+def open_gate(
+    settings: Settings,
+    model: Model,
+    fault: Mapping[str, Any] | None = None,
+    likely_causes: LikelyCauses = lambda gate, verdict: (),
+) -> Gate:
+    """Validate everything that can be validated without compiling, and write the first result.json.
+
+    Raises UsageError for what cannot be: page size, plan, chunk, prompt, target, dtype, output folder.
+    """
+    if settings.page != PAGE:
+        raise UsageError(f"--page {settings.page}: TVM's KV-cache kernels are compiled for pages of {PAGE} tokens; use {PAGE}")
+    preset = model.plan(settings.plan)
+    plan = _plan(settings, model)
+    target = resolve(settings.target)
+    dtype = settings.dtype or default_dtype(target, model.shape.head_dim)
+    check_dtype(target, dtype, model.shape.head_dim)
+    corrections = tuple(preset.corrections.get(target.name, ()))
+    header = {
+        "model": {"name": model.name, "family": model.family, **dataclasses.asdict(model.shape)},
+        "target": {**dataclasses.asdict(target), "dtype": dtype},
+        "versions": versions(),
+        "plan": {
+            "name": plan.name,
+            "tokens": len(plan.ids),
+            "chunks": list(plan.chunks),
+            "page": settings.page,
+            "ids": list(plan.ids),
+            "seed": settings.seed,
+            "corrections": list(corrections),
+            "fault": dict(fault) if fault else None,
+        },
+        "command": command_line(settings),
+    }
+    result = ResultFile(settings.out, header, settings.checks, settings.strict)
+    result.open()
+    return Gate(settings, model, target, dtype, plan, corrections, fault, result, likely_causes)
+
+
+def _plan(settings: Settings, model: Model) -> Plan:
+    preset = model.plan(settings.plan)
+    given = _prompt_file(settings.prompt_ids) if settings.prompt_ids else None
+    tokens = settings.tokens
+    if given is not None:
+        if tokens is not None and tokens > len(given):
+            raise UsageError(f"--tokens {tokens}: {settings.prompt_ids} holds {len(given)} ids")
+        tokens = len(given) if tokens is None else tokens
+    if settings.chunk is not None:
+        lengths = settings.chunk
+    elif tokens is None or tokens == preset.tokens:
+        lengths = preset.chunks
+    else:
+        # Another length than the plan's keeps its first chunk length.
+        lengths = preset.chunks[:1]
+    chunks = chunk_lengths(lengths, tokens, preset.tokens)
+    count, capacity = sum(chunks), model.shape.capacity
+    if count > capacity:
+        raise UsageError(f"{count} tokens do not fit: the cache of {model.name} holds {capacity}")
+    ids = given[:count] if given is not None else model.prompt(count, settings.seed)
+    if len(ids) < count:
+        raise UsageError(f"chunks hold {count} tokens, but {settings.prompt_ids} holds {len(ids)} ids")
+    wrong = [i for i in ids if not 0 <= i < model.shape.vocab]
+    if wrong:
+        raise UsageError(f"token id {wrong[0]} is out of vocabulary: {model.name} has ids 0 to {model.shape.vocab - 1}")
+    return Plan(settings.plan, ids, chunks)
+
+
+def _prompt_file(path: Path) -> tuple[int, ...]:
+    try:
+        ids = json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"--prompt-ids {path} cannot be read: {error.strerror}") from None
+    except ValueError:
+        ids = None
+    if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
+        raise UsageError(f"--prompt-ids {path} must hold a JSON list of token ids, such as [2, 818, 5279]")
+    return tuple(ids)
