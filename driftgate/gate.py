@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import shutil
 import tempfile
 import time
@@ -18,17 +17,15 @@ from driftgate.checks.verdict import Verdict
 from driftgate.model import Arrays, Model, check_arrays
 from driftgate.observe import Progress
 from driftgate.options import Settings, command_line
-from driftgate.outcome import Outcome, UsageError
+from driftgate.outcome import DriftgateError, InfraError, Outcome, UsageError
 from driftgate.plan import PAGE, Plan, chunk_lengths
 from driftgate.report.result import Known, ResultFile
-from driftgate.subject import Subject
+from driftgate.subject import Subject, ready, rounded
 from driftgate.target import TargetSpec, check_dtype, default_dtype, resolve
 from driftgate.versions import versions
 
 if TYPE_CHECKING:
     import numpy as np
-
-log = logging.getLogger(__name__)
 
 LikelyCauses = Callable[["Gate", Verdict], tuple[str, ...]]
 """A drift to the names of known upstream defects that may explain it."""
@@ -60,36 +57,45 @@ class Gate:
         """The weights under test, checked to be finite. In float16 they are the rounded ones, for both sides."""
         arrays = self.model.arrays(self.settings.seed)
         check_arrays(arrays, self.model.name)
-        if self.dtype == "float32":
-            return arrays
-        return {name: array.astype(self.dtype).astype(array.dtype) for name, array in arrays.items()}
+        return rounded(arrays, self.dtype)
+
+    @property
+    def subject(self) -> Subject:
+        """The model compiled, its weights on disk, corrections built. What failed once is not tried for every check."""
+        made = self._made
+        if isinstance(made, DriftgateError):
+            raise made
+        return made
 
     @cached_property
-    def subject(self) -> Subject:
-        """The model compiled, its weights on disk, corrections built."""
-        from driftgate.compile import model_library
-        from driftgate.kernels.corrections import swap
-
-        shape = self.model.shape
-        return Subject(
-            model=self.model,
-            target=self.target,
-            dtype=self.dtype,
-            library=model_library(self.model, self.target, self.dtype),
-            params=self._params(),
-            capacity=shape.capacity,
-            swaps=dict(swap(name, shape, self.target, self.dtype) for name in self.corrections),
-            fault=self.fault,
-            work=self.work,
-            timeout=self.settings.timeout,
-            sys_path=(str(Path(__file__).parents[1]),),
-        )
+    def _made(self) -> Subject | DriftgateError:
+        try:
+            return ready(
+                self.model,
+                self.target,
+                self.dtype,
+                self.arrays,
+                self.corrections,
+                self.fault,
+                self.work,
+                self.settings.timeout,
+            )
+        except DriftgateError as error:
+            return error
 
     @cached_property
     def references(self) -> tuple[np.ndarray, np.ndarray]:
-        """HuggingFace's logits ``(n, vocab)`` of the plan's prompt: in float64, and in the dtype under test."""
-        exact = self.model.reference(self.arrays, self.plan.ids, "float64")
-        return exact, self.model.reference(self.arrays, self.plan.ids, self.dtype)
+        """HuggingFace's logits ``(n, vocab)`` of the plan's prompt: in float64, and in the dtype under test.
+
+        Raises InfraError where HuggingFace does not repeat itself in every byte: bands and verdicts rest on it.
+        """
+        return self._reference("float64"), self._reference(self.dtype)
+
+    def _reference(self, dtype: str) -> np.ndarray:
+        first, second = (self.model.reference(self.arrays, self.plan.ids, dtype) for _ in range(2))
+        if difference := first_difference(first, second):
+            raise InfraError(f"HuggingFace in {dtype} gave two results for one prompt, first at {difference.index}: {difference.values}")
+        return first
 
     @cached_property
     def noise_floor(self) -> float:
@@ -120,15 +126,6 @@ class Gate:
         self.result.write()
         if "work" in self.__dict__:
             shutil.rmtree(self.work, ignore_errors=True)
-
-    def _params(self) -> Path:
-        if self.model.arrays_file is not None and self.dtype == "float32":
-            return self.model.arrays_file()
-        from safetensors.numpy import save_file
-
-        path = self.work / "params.safetensors"
-        save_file(dict(self.arrays), path)
-        return path
 
 
 def open_gate(

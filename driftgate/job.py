@@ -29,6 +29,8 @@ class Job:
     fault: dict[str, Any] | None
     """``entry`` (``module:function``) and its arguments: the engine knows no fault by name."""
     threads: int
+    whole_window: bool
+    """Create the cache with ``support_sliding_window = 1``: a window over all layers, RoPE applied inline."""
     sys_path: list[str]
 
     def write(self, path: Path) -> None:

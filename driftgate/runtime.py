@@ -28,7 +28,9 @@ class Chunk:
 class Session:
     """One VM with one KV cache. Open it while the seam is installed."""
 
-    def __init__(self, library: Path, params: Path, device: Any, dtype: str, capacity: int) -> None:
+    def __init__(
+        self, library: Path, params: Path, device: Any, dtype: str, capacity: int, whole_window: bool
+    ) -> None:
         import tvm
         from tvm.runtime.vm import VirtualMachine
 
@@ -43,7 +45,7 @@ class Session:
         self.metadata = json.loads(str(self.vm["_metadata"]()))
         self.params = self._load(params)
         self._has_hidden = self.vm.module.implements_function("prefill_to_last_hidden_states", True)
-        self.cache = self._create_cache(capacity)
+        self.cache = self._create_cache(capacity, whole_window)
 
     def prefill(self, plan: Plan) -> Iterator[Chunk]:
         """Run ``plan`` on an emptied cache, chunk by chunk."""
@@ -73,11 +75,11 @@ class Session:
         self._builtin("kv_state_end_forward")(self.cache)
         return Chunk(hidden, logits.numpy().reshape(-1))
 
-    def _create_cache(self, capacity: int) -> Any:
+    def _create_cache(self, capacity: int, whole_window: bool) -> Any:
         shape = _shape()
         create = self.vm["create_tir_paged_kv_cache"]
-        # Sequences, tokens, longest chunk, page size, and no whole-cache window: layers have windows of their own.
-        return create(shape([1]), shape([capacity]), shape([capacity]), shape([PAGE]), shape([0]))
+        # Sequences, tokens, longest chunk, page size, and whether there is a window over all layers.
+        return create(shape([1]), shape([capacity]), shape([capacity]), shape([PAGE]), shape([int(whole_window)]))
 
     def _load(self, params: Path) -> list[Any]:
         from safetensors import safe_open
@@ -92,10 +94,12 @@ class Session:
         return self._function(f"vm.builtin.{name}")
 
 
-def open_session(library: Path, params: Path, device: Any, dtype: str, capacity: int, seam: Seam) -> Session:
+def open_session(
+    library: Path, params: Path, device: Any, dtype: str, capacity: int, seam: Seam, whole_window: bool = False
+) -> Session:
     """A session whose cache was built through ``seam``. The overrides end here; the cache keeps its kernels."""
     with seam.installed():
-        return Session(library, params, device, dtype, capacity)
+        return Session(library, params, device, dtype, capacity, whole_window)
 
 
 def first_line(error: BaseException) -> str:

@@ -111,7 +111,10 @@ class MergeCounter:
     calls: int = 0
     rows: int = 0
 
-    def __call__(self, name: str, merge: Kernel) -> Kernel:
+    def attach(self, seam: Seam) -> None:
+        seam.wrap({"merge"}, self._counted)
+
+    def _counted(self, name: str, merge: Kernel) -> Kernel:
         def counted(*args: Any) -> Any:
             self.calls += 1
             shape = args[1].shape

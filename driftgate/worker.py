@@ -8,10 +8,17 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driftgate.job import NO_RUN, Job, plan_from_json
 from driftgate.outcome import DriftgateError, Outcome
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from driftgate.plan import Plan
+    from driftgate.runtime import Session
+    from driftgate.seam import Seam
 
 
 def main(path: str) -> int:
@@ -43,26 +50,20 @@ def repeat(job: Job) -> None:
     """Run one plan many times; digest every chunk, keep the first run and the first that differs from it."""
     import numpy as np
 
-    from driftgate.digest import digest
-    from driftgate.seam import MergeCounter, Seam
+    from driftgate.seam import MergeCounter
 
-    task, seam, counter = job.task, Seam(), MergeCounter()
-    seam.wrap({"merge"}, counter)
-    session, fault = _open(job, seam)
+    task, counter = job.task, MergeCounter()
+    session, fault = _open(job, counter.attach)
     plan = plan_from_json(task["plan"])
     first: list[list[str]] | None = None
     differing = False
     emit("ready")
     for run in range(task["first"], task["first"] + task["runs"]):
         fault.begin_run(run)
-        arrays = []
-        for chunk in session.prefill(plan):
-            arrays.append((chunk.hidden.numpy() if chunk.hidden is not None else np.empty(0, np.float32), chunk.logits))
-        digests = [[digest(hidden), digest(logits)] for hidden, logits in arrays]
+        arrays, digests = digested(session, plan)
         if first is None or (digests != first and not differing):
             differing = first is not None
-            file = Path(task["folder"], f"run{run}.npz")
-            np.savez(file, **{f"{kind}{i}": a for i, pair in enumerate(arrays) for kind, a in zip(("hidden", "logits"), pair, strict=True)})
+            np.savez(Path(task["folder"], f"run{run}.npz"), **arrays)
         first = first or digests
         calls, rows = counter.take()
         emit("run", run=run, digests=digests, merge_calls=calls, rows_merged=rows)
@@ -71,15 +72,29 @@ def repeat(job: Job) -> None:
     emit("done", fault_hits=fault.hits)
 
 
+def digested(session: Session, plan: Plan) -> tuple[dict[str, np.ndarray], list[list[str]]]:
+    """One prefill: ``hidden0``, ``logits0``, ... by chunk, and the digests of both, chunk by chunk."""
+    import numpy as np
+
+    from driftgate.digest import digest
+
+    arrays: dict[str, np.ndarray] = {}
+    digests = []
+    for i, chunk in enumerate(session.prefill(plan)):
+        hidden = chunk.hidden.numpy() if chunk.hidden is not None else np.empty(0, np.float32)
+        arrays |= {f"hidden{i}": hidden, f"logits{i}": chunk.logits}
+        digests.append([digest(hidden), digest(chunk.logits)])
+    return arrays, digests
+
+
 def logits(job: Job) -> None:
     """Run each plan once and write the logits at every position to its file."""
     import numpy as np
 
-    from driftgate.seam import MergeCounter, Seam
+    from driftgate.seam import MergeCounter
 
-    seam, counter = Seam(), MergeCounter()
-    seam.wrap({"merge"}, counter)
-    session, fault = _open(job, seam)
+    counter = MergeCounter()
+    session, fault = _open(job, counter.attach)
     for number, entry in enumerate(job.task["plans"]):
         plan = plan_from_json(entry["plan"])
         fault.begin_run(NO_RUN - number)
@@ -92,12 +107,11 @@ def logits(job: Job) -> None:
 
 def sentinel(job: Job) -> None:
     """Run a plan a few times with every kernel and VM call watched for values that are not finite."""
-    from driftgate.seam import MergeCounter, Seam
+    from driftgate.seam import MergeCounter
     from driftgate.watch import Watch
 
-    seam, counter, watch = Seam(), MergeCounter(), Watch()
-    seam.wrap({"merge"}, counter)
-    session, fault = _open(job, seam, watch)
+    counter, watch = MergeCounter(), Watch()
+    session, fault = _open(job, counter.attach, watch.attach)
     plan = plan_from_json(job.task["plan"])
     session.vm.set_instrument(watch.instrument)
     for run in range(job.task["runs"]):
@@ -116,34 +130,36 @@ TASKS: dict[str, Callable[[Job], None]] = {"repeat": repeat, "logits": logits, "
 class _NoFault:
     hits = 0
 
-    def attach(self, seam: Any) -> None:
+    def attach(self, seam: Seam) -> None:
         """Nothing is planted."""
 
     def begin_run(self, run: int) -> None:
         """Nothing to draw."""
 
 
-def _open(job: Job, seam: Any, watch: Any = None) -> tuple[Any, Any]:
-    """The session, with swaps innermost, then the planted fault, then the watch, which must see what the fault did."""
+def _open(job: Job, *attach: Callable[[Seam], None]) -> tuple[Session, Any]:
+    """The session and its fault. Swaps are innermost, then the fault; observers attach last and see what it did."""
     import tvm
 
     from driftgate.runtime import open_session
+    from driftgate.seam import Seam
     from driftgate.target import TargetSpec, open_device
 
     device = tvm.cpu() if job.target["name"] == "llvm" else open_device(TargetSpec(**job.target))
-    seam.swaps = {
-        name: tvm.runtime.load_module(swap["library"])[swap["function"]] for name, swap in job.swaps.items()
-    }
-    fault: Any = _NoFault()
-    if job.fault is not None:
-        arguments = dict(job.fault)
-        module, _, function = arguments.pop("entry").partition(":")
-        fault = getattr(importlib.import_module(module), function)(**arguments)
-        fault.attach(seam)
-    if watch is not None:
-        watch.attach(seam)
-    session = open_session(Path(job.library), Path(job.params), device, job.dtype, job.capacity, seam)
-    return session, fault
+    swaps = {name: tvm.runtime.load_module(swap["library"])[swap["function"]] for name, swap in job.swaps.items()}
+    seam, fault = Seam(swaps), _planted(job)
+    for observer in (fault.attach, *attach):
+        observer(seam)
+    paths = Path(job.library), Path(job.params)
+    return open_session(*paths, device, job.dtype, job.capacity, seam, job.whole_window), fault
+
+
+def _planted(job: Job) -> Any:
+    if job.fault is None:
+        return _NoFault()
+    arguments = dict(job.fault)
+    module, _, function = arguments.pop("entry").partition(":")
+    return getattr(importlib.import_module(module), function)(**arguments)
 
 
 if __name__ == "__main__":

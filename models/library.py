@@ -26,6 +26,8 @@ class CacheShape:
     kv_heads: int
     head_dim: int
     window: int
+    rope_theta: float | None = None
+    """Theta of the RoPE that the cache applies; None where the model applies its own."""
 
 
 class TextLibrary(nn.Module):
@@ -116,9 +118,9 @@ class TextLibrary(nn.Module):
             v_head_dim=shape.head_dim,
             mla_original_qk_head_dim=0,
             mla_original_v_head_dim=0,
-            rope_mode=RopeMode.NONE,
+            rope_mode=RopeMode.NONE if shape.rope_theta is None else RopeMode.NORMAL,
             rope_scale=1,
-            rope_theta=10000,
+            rope_theta=int(shape.rope_theta or 10000),
             rope_scaling={},
             # A tensor here would switch the rotary kernel's calling convention; a number stands for "none".
             rope_ext_factors=relax.prim_value(0),

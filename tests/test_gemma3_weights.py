@@ -362,7 +362,8 @@ def test_constants_the_gguf_file_is_silent_about(arrays: gguf_weights.Arrays) ->
 def test_one_flipped_bit_in_the_real_cache_is_noticed(cache: Path) -> None:
     (cached,) = cache.iterdir()
     with cached.open("r+b") as file:
-        for at in (os.path.getsize(cached) // 2, os.path.getsize(cached) - 1):
+        size = cached.stat().st_size
+        for at in (size // 2, size - 1):
             file.seek(at)
             byte = file.read(1)[0]
             for value, sound in ((byte ^ 1, False), (byte, True)):

@@ -10,6 +10,7 @@ from tvm.relax.dpl import is_op, rewrite_call, wildcard
 from tvm.target import Target
 
 from .matmul import linear_kernel
+from .operands import Layer
 from .tiles import Tile, tile_for
 
 _DTYPES = ("float32", "float16")
@@ -24,9 +25,11 @@ class RewriteLinear:
     """
 
     def __init__(self, target: Target) -> None:
+        """Choose the register tile for this target."""
         self.tile = tile_for(target)
 
     def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
+        """The pass itself."""
         builder = relax.BlockBuilder(mod)
         rewriter = _Rewriter(builder, self.tile)
         for name, func in mod.functions.items():
@@ -39,7 +42,7 @@ class _Rewriter:
     def __init__(self, builder: relax.BlockBuilder, tile: Tile) -> None:
         self.builder = builder
         self.tile = tile
-        self.kernels: dict[tuple[object, ...], tvm.ir.GlobalVar] = {}
+        self.kernels: dict[Layer, tvm.ir.GlobalVar] = {}
 
     def rewrite(self, func: relax.Function) -> relax.Function:
         x, w = wildcard(), wildcard()
@@ -54,31 +57,30 @@ class _Rewriter:
         )
 
     def _call(self, call: Call, x: Expr, w: Expr, transposed: Call | None) -> Expr:
-        x_type, w_type, out_type = x.ty, w.ty, call.ty
-        if not all(isinstance(t, relax.TensorType) and t.shape is not None for t in (x_type, w_type, out_type)):
+        types = [x.ty, w.ty, call.ty]
+        if not all(isinstance(t, relax.TensorType) and t.shape is not None for t in types):
             return call
-        x_shape, w_shape = list(x_type.shape.values), list(w_type.shape.values)
-        dtypes = [str(t.dtype) for t in (x_type, w_type, out_type)]
-        if len(x_shape) < 2 or len(w_shape) != 2 or any(d not in _DTYPES for d in dtypes):
+        *leading, _ = [_static(extent) for extent in x.ty.shape.values]
+        extents = [_static(extent) for extent in w.ty.shape.values]
+        dtypes = tuple(str(t.dtype) for t in types)
+        if not leading or any(dtype not in _DTYPES for dtype in dtypes):
             return call
         if transposed is not None and not _swaps(transposed):
             return call
-        w_extents = [_static(extent) for extent in w_shape]
-        if None in w_extents or 0 in w_extents:
-            return call
-        leading = [_static(extent) for extent in x_shape[:-1]]
-        by_row = transposed is not None
-        key = (tuple(leading), *w_extents, *dtypes, by_row)
-        if key not in self.kernels:
-            n, k = w_extents if by_row else w_extents[::-1]
-            kernel = linear_kernel(leading, n, k, by_row, dtypes, self.tile)
-            self.kernels[key] = self.builder.add_func(kernel, "linear")
-        return relax.call_tir(self.kernels[key], [x, w], relax.TensorType(out_type.shape, dtypes[2]))
+        match extents:
+            case [int(first), int(second)] if first and second:
+                n, k = (first, second) if transposed is not None else (second, first)
+            case _:
+                return call
+        layer = Layer(tuple(leading), n, k, transposed is not None, dtypes)
+        if layer not in self.kernels:
+            self.kernels[layer] = self.builder.add_func(linear_kernel(layer, self.tile), "linear")
+        return relax.call_tir(self.kernels[layer], [x, w], relax.TensorType(call.ty.shape, dtypes[2]))
 
 
 def _swaps(call: Call) -> bool:
     axes = call.attrs.axes
-    return axes is None or [int(a) % 2 for a in axes] == [1, 0]
+    return axes is None or [int(axis) % 2 for axis in axes] == [1, 0]
 
 
 def _static(extent: object) -> int | None:

@@ -23,6 +23,7 @@ COPY_WORK = 16
 
 
 def many_rows(op: Operands) -> None:
+    """Emit the kernel's body for any other number of rows."""
     tile = op.tile
     blocks = (op.rows + tile.rows - 1) // tile.rows
     packed = T.alloc_buffer((blocks, op.k, tile.rows), "float32")
@@ -54,7 +55,7 @@ def many_rows(op: Operands) -> None:
 def _pack(op: Operands, packed: Buffer, block: Expr, vector: int) -> None:
     """Turn rows of x into lanes: `packed[block, k, lane] = x[row, k]`."""
     lanes = op.tile.lanes
-    rows = _rows(op, block, vector)
+    rows = [_row(op, block, vector, lane) for lane in range(lanes)]
 
     def step(at: Expr, width: int) -> None:
         for j, column in enumerate(gather_columns(op.x, rows, at, width)):
@@ -63,9 +64,9 @@ def _pack(op: Operands, packed: Buffer, block: Expr, vector: int) -> None:
     over_depth(op.k, step)
 
 
-def _rows(op: Operands, block: Expr, vector: int) -> list[list[Expr]]:
-    first = block * op.tile.rows + vector * op.tile.lanes
-    return [op.row(T.bind(tirx.min(first + lane, op.rows - 1))) for lane in range(op.tile.lanes)]
+def _row(op: Operands, block: Expr, vector: int, lane: Expr | int) -> list[Expr]:
+    """The indices of the row in this lane; the last row also stands in for those past the end."""
+    return op.row(T.bind(tirx.min(block * op.tile.rows + (vector * op.tile.lanes + lane), op.rows - 1)))
 
 
 def _columns(op: Operands, packed: Buffer, block: Expr, first: Expr, vectors: int) -> None:
@@ -79,34 +80,36 @@ def _tile(op: Operands, packed: Buffer, block: Expr, first: Expr, vectors: int) 
     weights = [first + c for c in range(COLUMNS)]
     if op.n % COLUMNS:
         weights = [T.bind(tirx.min(weight, op.n - 1)) for weight in weights]
-    # One small allocation per column: the whole tile would exceed what TVM is willing to put on the stack,
-    # and what is not on the stack does not end up in registers.
-    totals = [T.alloc_buffer((vectors * lanes,), "float32", scope="local") for _ in weights]
+    # One small allocation per column, and of the default scope: only such, and only below 1 KiB, does TVM put on the
+    # stack, from where LLVM takes them into registers. Any other is a call of the workspace allocator for every tile.
+    totals = [T.alloc_buffer((vectors * lanes,), "float32") for _ in weights]
     for total in totals:
         for v in range(vectors):
             store(total, [], v * lanes, zeros(lanes), lanes)
     with T.serial(0, op.k) as at:
         xs = [T.bind(load(packed, [block, at], v * lanes, lanes)) for v in range(vectors)]
-        for total, weight in zip(totals, weights):
+        for total, weight in zip(totals, weights, strict=True):
             factor = T.bind(splat(op.weight(weight, at), lanes))
             for v, x in enumerate(xs):
                 store(total, [], v * lanes, multiply_add(x, factor, load(total, [], v * lanes, lanes), lanes), lanes)
     for v in range(vectors):
         lines = [T.bind(load(total, [], v * lanes, lanes)) for total in totals]
         if op.n % COLUMNS:
-            _write_ragged(op, _rows(op, block, v), first, lines)
+            _write_ragged(op, block, v, first, lines)
         else:
-            for row, values in zip(_rows(op, block, v), transpose(lines, lanes)):
+            for lane, values in enumerate(transpose(lines, lanes)):
+                row = _row(op, block, v, lane)
                 for at, value, width in values:
                     store(op.y, row, first + at, value, width)
 
 
-def _write_ragged(op: Operands, rows: list[list[Expr]], first: Expr, lines: list[Expr]) -> None:
+def _write_ragged(op: Operands, block: Expr, vector: int, first: Expr, lines: list[Expr]) -> None:
     """The same, element by element, for widths that are no multiple of the tile's."""
     lanes = op.tile.lanes
+    tile = T.alloc_buffer((COLUMNS, lanes), "float32")
     for c, line in enumerate(lines):
-        def put(c: int = c, line: Expr = line) -> None:
-            for lane, row in enumerate(rows):
-                store(op.y, row, first + c, tirx.Shuffle([line], [lane]), 1)
-
-        when(first + c < op.n, put)
+        store(tile, [tirx.const(c, "int64")], 0, line, lanes)
+    with T.serial(0, lanes) as lane:
+        row = _row(op, block, vector, lane)
+        with T.serial(0, tirx.min(op.n - first, COLUMNS)) as c:
+            store(op.y, row, first + c, load(tile, [c], lane, 1), 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tvm
-from tvm import relax
 from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext
 from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
@@ -11,11 +10,11 @@ from tvm.s_tir import dlight
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from .activations import RewriteActivations
 from .elementwise import Elementwise
 from .linear import RewriteLinear
-
-_OPAQUE = 8
-"""The operator pattern that FuseOps leaves alone."""
+from .matmul import OPAQUE
+from .rows import RowReduction
 
 
 def cpu_pipeline(target: Target | str | dict[str, object]) -> Pass:
@@ -38,9 +37,10 @@ def cpu_pipeline(target: Target | str | dict[str, object]) -> Pass:
             for step in (
                 *cpu_generic.library_dispatch_passes(target),
                 RewriteLinear(target),
+                RewriteActivations(),
                 _hide(given),
                 *cpu_generic.legalize_passes(target),
-                dlight.ApplyDefaultSchedule(dlight.cpu.Reduction(), Elementwise()),
+                dlight.ApplyDefaultSchedule(RowReduction(), dlight.cpu.Reduction(), Elementwise()),
                 _restore(given),
                 *cpu_generic.dataflow_lower_passes(target),
                 *cpu_generic.finalize_passes(target),
@@ -59,7 +59,7 @@ def _hide(given: dict[tvm.ir.GlobalVar, PrimFunc]) -> Pass:
     def hide(mod: IRModule, _: PassContext) -> IRModule:
         mod = mod.clone()
         for name, func in given.items():
-            mod.update_func(name, func.with_attrs({"op_pattern": _OPAQUE, "tirx.is_scheduled": True}))
+            mod.update_func(name, func.with_attrs({"op_pattern": OPAQUE, "tirx.is_scheduled": True}))
         return mod
 
     return hide

@@ -24,6 +24,7 @@ class Tile:
 
     @property
     def rows(self) -> int:
+        """Rows of x in a block."""
         return self.lanes * self.vectors
 
 
@@ -33,10 +34,10 @@ def tile_for(target: Target) -> Tile:
     TVM's `llvm_get_vector_width` is no help: it says 512 for every x86-64 CPU, with AVX-512 or not.
     """
     if target_has_features("avx512f", target):
-        return Tile(lanes=16, vectors=3)
+        return Tile(lanes=16, vectors=2)
     if target_has_features("avx2", target) and target_has_features("fma", target):
         return Tile(lanes=8, vectors=1)
     if target_has_features("neon", target):
-        return Tile(lanes=4, vectors=3)
+        return Tile(lanes=4, vectors=2)
     # SSE2, or a CPU that nothing is known of: 16 registers of 4 lanes.
     return Tile(lanes=4, vectors=1)

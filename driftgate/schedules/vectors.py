@@ -12,6 +12,9 @@ from tvm.ir import Expr
 from tvm.tirx import Buffer
 from tvm.tirx.script.builder import ir as T
 
+QUAD = 4
+"""Side of the blocks that are turned, and lanes of the narrowest vectors."""
+
 
 def load(buffer: Buffer, row: Sequence[Expr], start: Expr | int, lanes: int) -> Expr:
     """`buffer[*row, start : start + lanes]` as a float32 vector."""
@@ -30,10 +33,12 @@ def store(buffer: Buffer, row: Sequence[Expr], start: Expr | int, value: Expr, l
 
 
 def splat(value: Expr, lanes: int) -> Expr:
+    """A vector of one value."""
     return tirx.Broadcast(value, lanes)
 
 
 def zeros(lanes: int) -> Expr:
+    """A vector of float32 zeros."""
     return splat(tirx.const(0.0, "float32"), lanes)
 
 
@@ -60,7 +65,9 @@ def transpose_quads(r: Sequence[Expr], lanes: int) -> list[Expr]:
     """Transpose each 4 x 4 block of four vectors: `out[j][4g + q] = r[q][4g + j]`. Its own inverse."""
 
     def interleave(a: Expr, b: Expr, picks: Sequence[int], from_b: Sequence[int]) -> Expr:
-        order = [4 * g + p + (lanes if side else 0) for g in range(lanes // 4) for p, side in zip(picks, from_b)]
+        order = [
+            4 * g + p + (lanes if side else 0) for g in range(lanes // 4) for p, side in zip(picks, from_b, strict=True)
+        ]
         return _shuffle([a, b], order)
 
     low01 = interleave(r[0], r[1], (0, 0, 1, 1), (0, 1, 0, 1))
@@ -75,9 +82,7 @@ def transpose_quads(r: Sequence[Expr], lanes: int) -> list[Expr]:
     ]
 
 
-def gather_columns(
-    buffer: Buffer, rows: Sequence[Sequence[Expr]], start: Expr | int, width: int
-) -> list[Expr]:
+def gather_columns(buffer: Buffer, rows: Sequence[Sequence[Expr]], start: Expr | int, width: int) -> list[Expr]:
     """Columns `start .. start + width` of `len(rows)` rows, each column one vector with a row in every lane.
 
     `width` is 4 (in registers) or 1 (element by element, for what is left of a row).
@@ -95,7 +100,7 @@ def gather_columns(
 def transpose(columns: Sequence[Expr], lanes: int) -> list[list[tuple[int, Expr, int]]]:
     """Turn eight vectors by: for each lane its eight values, as pieces `(offset, vector, width)`."""
     left, right = transpose_quads(columns[:4], lanes), transpose_quads(columns[4:], lanes)
-    if lanes == 4:
+    if lanes == QUAD:
         return [[(0, left[lane], 4), (4, right[lane], 4)] for lane in range(4)]
     rows: list[list[tuple[int, Expr, int]]] = [[] for _ in range(lanes)]
     for j in range(4):

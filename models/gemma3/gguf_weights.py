@@ -11,7 +11,6 @@ import importlib
 import json
 import math
 import mmap
-import os
 import re
 import shutil
 import tempfile
@@ -201,7 +200,7 @@ def _mapped(path: Path) -> Arrays:
 
 
 def _build(path: Path) -> None:
-    """Write the cache file. Two processes may both do so: each in its own folder, and ``os.replace`` is atomic."""
+    """Write the cache file. Two processes may both do so: each in its own folder, and renaming is atomic."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".building-", dir=path.parent))
@@ -216,7 +215,7 @@ def _build(path: Path) -> None:
                 "gguf dequantized gemma3-270m to other bytes than those recorded with gguf 0.19.0; install that"
             )
         save_file(dict(arrays), work / path.name)
-        os.replace(work / path.name, path)
+        (work / path.name).replace(path)
     except OSError as error:
         raise InfraError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
