@@ -64,7 +64,8 @@ def _gate(parsed: argparse.Namespace) -> int:
     for option in OPTIONS:
         value = getattr(parsed, option.key)
         if value is not None:
-            words.append(f"--{option.name}" if option.switch else f"--{option.name}={value}")
+            flag = f"--driftgate-{option.name}"
+            words.append(flag if option.switch else f"{flag}={value}")
     return int(pytest.main(words, plugins=[display.Display()]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from driftgate.versions import versions
 log = logging.getLogger(__name__)
 
 
+@cache
 def model_library(model: Model, spec: TargetSpec, dtype: str) -> Path:
     """The compiled library of ``model``, from the cache where it is there. Raises InfraError if TVM refuses it."""
     target = to_tvm(spec)

@@ -92,6 +92,8 @@ class Gate:
         return self._reference("float64"), self._reference(self.dtype)
 
     def _reference(self, dtype: str) -> np.ndarray:
+        from driftgate.metrics import first_difference
+
         first, second = (self.model.reference(self.arrays, self.plan.ids, dtype) for _ in range(2))
         if difference := first_difference(first, second):
             raise InfraError(f"HuggingFace in {dtype} gave two results for one prompt, first at {difference.index}: {difference.values}")
@@ -182,10 +184,12 @@ def _plan(settings: Settings, model: Model) -> Plan:
     else:
         # Another length than the plan's keeps its first chunk length.
         lengths = preset.chunks[:1]
-    chunks = chunk_lengths(lengths, tokens, preset.tokens)
-    count, capacity = sum(chunks), model.shape.capacity
+    # Before the chunks are laid out: a number of tokens may be absurd.
+    count = sum(lengths) if len(lengths) > 1 else preset.tokens if tokens is None else tokens
+    capacity = model.shape.capacity
     if count > capacity:
         raise UsageError(f"{count} tokens do not fit: the cache of {model.name} holds {capacity}")
+    chunks = chunk_lengths(lengths, tokens, preset.tokens)
     ids = given[:count] if given is not None else model.prompt(count, settings.seed)
     if len(ids) < count:
         raise UsageError(f"chunks hold {count} tokens, but {settings.prompt_ids} holds {len(ids)} ids")

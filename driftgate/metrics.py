@@ -69,7 +69,9 @@ def bits(value: np.floating) -> str:
 
 
 def ulps(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Distance in units in the last place, element by element, of two finite float arrays of one dtype."""
+    """Distance in units in the last place, element by element, of two finite float32 or float16 arrays."""
+    if left.dtype != right.dtype or left.dtype.itemsize > 4:
+        raise ValueError(f"ulps compares float32 or float16, not {left.dtype} with {right.dtype}")
 
     def ordered(array: np.ndarray) -> np.ndarray:
         raw = as_bits(array).astype(np.int64)
@@ -108,7 +110,7 @@ def agreement(logits: np.ndarray, reference: np.ndarray) -> Agreement:
     classes = np.zeros(len(_ULP_CLASSES) + 1, dtype=np.int64)
     for position, (ours, theirs) in enumerate(zip(logits, reference, strict=True)):
         a, b = ours.astype(np.float64), theirs.astype(np.float64)
-        off = np.abs(a - b)
+        off = _distance(a, b, position)
         index = int(off.argmax())
         if off[index] > largest:
             largest, worst = float(off[index]), (position, index)
@@ -137,11 +139,19 @@ def max_abs(left: np.ndarray, right: np.ndarray) -> tuple[float, tuple[int, int]
     """Largest absolute difference of two finite ``(n, vocab)`` arrays, with its position and vocabulary index."""
     largest, worst = -1.0, (0, 0)
     for position, (a, b) in enumerate(zip(left, right, strict=True)):
-        off = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        off = _distance(a.astype(np.float64), b.astype(np.float64), position)
         index = int(off.argmax())
         if off[index] > largest:
             largest, worst = float(off[index]), (position, index)
     return largest, worst
+
+
+def _distance(a: np.ndarray, b: np.ndarray, position: int) -> np.ndarray:
+    off = np.abs(a - b)
+    if not np.isfinite(off).all():
+        # NaN is larger than nothing: it would slip through every comparison with a band.
+        raise ValueError(f"position {position} is not finite; look for that first")
+    return off
 
 
 def _top(row: np.ndarray, count: int) -> list[int]:

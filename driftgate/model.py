@@ -32,8 +32,6 @@ class Shape:
     vocab: int
     capacity: int
     """Tokens that the preset's cache holds."""
-    chunk_limit: int | None = None
-    """Longest chunk that the model takes, in tokens; None where only the capacity limits it."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,12 @@ class PlanPreset:
     """Target name to the corrected kernels that are swapped in there (see ``driftgate.kernels.corrections``)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
-    """A model under test. Its callables import what is heavy, so that a name is looked up at no cost."""
+    """A model under test. Its callables import what is heavy, so that a name is looked up at no cost.
+
+    One object a preset: two models are the same if they are the same object.
+    """
 
     name: str
     family: str

@@ -115,14 +115,12 @@ def repeats(
         }
         jobs.append(subject.job(task, threads=1))
     seen: list[Run] = []
-    hits = 0
+    hits: dict[int, int] = {}
 
     def on_event(block: int, message: dict[str, Any]) -> bool:
-        nonlocal hits
-        if message["event"] == "done":
-            hits += message["fault_hits"]
         if message["event"] != "run":
             return True
+        hits[block] = message["fault_hits"]
         digests = tuple((hidden, logits) for hidden, logits in message["digests"])
         seen.append(Run(message["run"], block, digests, message["merge_calls"], message["rows_merged"]))
         progress(len(seen), runs)
@@ -131,7 +129,7 @@ def repeats(
     # On a GPU the processes would share the one device's memory and time: one after the other there.
     at_once = 1 if subject.target.is_gpu else max(cores(), min(blocks, cores() + 1))
     run_jobs(jobs, on_event, subject.timeout, at_once)
-    return Repeats(runs, blocks, tuple(sorted(seen, key=lambda run: run.run)), folder, hits)
+    return Repeats(runs, blocks, tuple(sorted(seen, key=lambda run: run.run)), folder, sum(hits.values()))
 
 
 def positions(subject: Subject, plans: Sequence[Plan]) -> list[Positions]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from driftgate.outcome import UsageError
 from driftgate.plan import parse_chunks
 
+DEFAULT_MODEL = "gemma4-tiny"
 CHECKS = ("repeat", "chunking", "reference", "sentinel")
 
 
@@ -87,7 +89,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         raise UsageError(f"--timeout takes seconds, not {text!r}") from None
     if not 0 < value < float("inf"):
-        raise UsageError(f"--timeout is {text} s, but must be more than 0")
+        raise UsageError(f"--timeout is {value:g} s, but must be more than 0")
     return value
 
 
@@ -101,6 +103,8 @@ def _checks(text: str) -> tuple[str, ...]:
 
 def _fault(text: str) -> tuple[str, float | None]:
     name, _, rate = text.partition(":")
+    if not name:
+        raise UsageError(f"--fault {text!r} names no fault; write NAME or NAME:P")
     if not rate:
         return name, None
     try:
@@ -121,7 +125,7 @@ def _truth(text: str) -> bool:
 
 
 OPTIONS = (
-    Option("model", "gemma4-tiny", "preset to test; `driftgate models` lists them"),
+    Option("model", DEFAULT_MODEL, "preset to test; `driftgate models` lists them"),
     Option("target", None, "llvm, metal, cuda, ...: where to run; the best device found"),
     Option("runs", "300", "identical prefills of check repeat", whole("runs", 1), metavar="N"),
     Option("blocks", "3", "fresh processes that share those runs", whole("blocks", 1), metavar="N"),
@@ -160,12 +164,10 @@ def resolve(
         return None
 
     asked = {option.name: found for option in OPTIONS if (found := given(option))}
-    model = asked["model"][1] if "model" in asked else OPTIONS[0].default
-    assert model is not None
-    from_preset = preset(model)
+    from_preset = preset(asked["model"][1] if "model" in asked else DEFAULT_MODEL)
     values: dict[str, Any] = {}
     for option in OPTIONS:
-        source, text = asked.get(option.name) or ("preset", from_preset.get(option.name, option.default))
+        source, text = asked.get(option.name, ("preset", from_preset.get(option.name) or option.default))
         try:
             values[option.key] = None if text is None else option.parse(text)
         except UsageError as error:
@@ -178,10 +180,10 @@ def command_line(settings: Settings, **changes: str) -> str:
     """The ``driftgate gate`` command that asks for ``settings`` again, with ``changes`` by option key."""
     switches = {option.name for option in OPTIONS if option.switch}
     flags = {**dict(settings.flags), **{name.replace("_", "-"): text for name, text in changes.items()}}
-    words = ["driftgate gate", settings.model]
+    words = ["driftgate gate", shlex.quote(settings.model)]
     for name, text in flags.items():
         if name not in switches:
-            words.append(f"--{name} {text}")
+            words.append(f"--{name} {shlex.quote(text)}")
         elif _truth(text):
             words.append(f"--{name}")
     return " ".join(words)

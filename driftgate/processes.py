@@ -16,6 +16,9 @@ from typing import Any
 from driftgate.job import Job
 from driftgate.outcome import DriftgateError, InfraError, Outcome, UsageError
 
+_LAST_BREATH = 10.0
+"""Seconds between a process's last word and its end."""
+
 OnEvent = Callable[[int, dict[str, Any]], bool]
 """``(job number, message)`` to whether all processes should go on."""
 
@@ -35,8 +38,9 @@ def run_jobs(jobs: Sequence[Job], on_event: OnEvent, timeout: float, at_once: in
                 while waiting and len(running) < at_once:
                     number, job = waiting.pop(0)
                     running[number] = _Process(number, job, Path(folder), messages)
-                if not _handle_next(running, messages, on_event, timeout):
+                if not _handle_next(running, messages, on_event):
                     return
+                _end_silent(running, timeout)
         finally:
             for process in running.values():
                 process.stop()
@@ -53,6 +57,7 @@ class _Process:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
+                errors="replace",
                 cwd=Path(__file__).parents[1],
             )
         self.last_heard = time.monotonic()
@@ -75,29 +80,40 @@ class _Process:
 
 
 def _handle_next(
-    running: dict[int, _Process], messages: queue.Queue[tuple[int, str | None]], on_event: OnEvent, timeout: float
+    running: dict[int, _Process], messages: queue.Queue[tuple[int, str | None]], on_event: OnEvent
 ) -> bool:
     try:
         number, line = messages.get(timeout=1.0)
     except queue.Empty:
-        for process in running.values():
-            if time.monotonic() - process.last_heard > timeout:
-                raise InfraError(f"a process said nothing for {timeout:g} s and was ended; --timeout sets how long to wait") from None
         return True
     process = running[number]
     process.last_heard = time.monotonic()
     if line is None:
-        _reap(running.pop(number))
+        _reap(process)
+        del running[number]
         return True
-    try:
-        message = json.loads(line)
-    except ValueError:
-        # A library under test may print to stdout: that is not ours to judge.
+    message = _message(line)
+    if message is None:
         return True
     if message["event"] == "error":
         raise _reported(message)
     process.finished |= message["event"] == "done"
     return on_event(number, message)
+
+
+def _message(line: str) -> dict[str, Any] | None:
+    """The message in ``line``, or None: the worker sends what libraries print elsewhere, but a crash may still print."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) and isinstance(message.get("event"), str) else None
+
+
+def _end_silent(running: dict[int, _Process], timeout: float) -> None:
+    for process in running.values():
+        if time.monotonic() - process.last_heard > timeout:
+            raise InfraError(f"a process said nothing for {timeout:g} s and was ended; --timeout sets how long to wait")
 
 
 def _reported(message: dict[str, Any]) -> DriftgateError:
@@ -106,7 +122,11 @@ def _reported(message: dict[str, Any]) -> DriftgateError:
 
 
 def _reap(process: _Process) -> None:
-    code = process.popen.wait()
+    try:
+        # Its end of the pipe is closed, so it is about to end, unless it hangs on the way out.
+        code = process.popen.wait(timeout=_LAST_BREATH)
+    except subprocess.TimeoutExpired:
+        raise InfraError(f"a process had no more to say but did not end within {_LAST_BREATH:g} s, and was ended") from None
     if code < 0:
         raise InfraError(f"a process was ended by signal {-code}; its last words: {process.last_words()}")
     if not process.finished:

@@ -6,10 +6,11 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from driftgate.outcome import UsageError
+from driftgate.outcome import InfraError, UsageError
 
 
 def root() -> Path:
@@ -31,24 +32,34 @@ def fetch(folder: str, name: str, make: Callable[[Path], None]) -> Path:
 
     A file counts as damaged when its bytes are not those noted beside it. It is written under a name of its own and
     then moved into place, so that two processes may make the same entry: the later one wins, with the same content.
-    Raises UsageError if the cache cannot be written.
+    Raises UsageError if the cache cannot be written, InfraError if ``make`` meets an error of the system.
     """
     path = root() / folder / name
     if _intact(path):
         return path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".making-") as scratch:
-            made = Path(scratch) / name
+    with _scratch(path.parent) as scratch:
+        made, note = scratch / name, scratch / "note"
+        try:
             make(made)
-            note = Path(scratch) / "note"
-            note.write_text(_digest(made))
-            # The file first: a file without its note is made again, a note without its file as well.
-            os.replace(made, path)
-            os.replace(note, _note(path))
+        except OSError as error:
+            raise InfraError(f"{name} cannot be made: {error}") from error
+        note.write_text(_digest(made))
+        # The file first: a file without its note is made again, a note without its file as well.
+        made.replace(path)
+        note.replace(_note(path))
+    return path
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A folder beside the entries, on the same disk, so that moving a file into place is one step."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(dir=folder, prefix=".making-")
     except OSError as error:
         raise UsageError(f"the cache {root()} cannot be written ({error.strerror}); set DRIFTGATE_CACHE") from error
-    return path
+    with scratch:
+        yield Path(scratch.name)
 
 
 def _intact(path: Path) -> bool:

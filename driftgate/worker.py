@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from driftgate.job import NO_RUN, Job, plan_from_json
 from driftgate.outcome import DriftgateError, Outcome
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 
 def main(path: str) -> int:
+    """Perform the task of the job in ``path``; what goes wrong is a message too."""
+    _keep_messages_apart()
+    # tvm-ffi imports torch wherever it is installed, to exchange tensors with it: no process here does, and it would
+    # cost each two seconds and 200 MiB.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     job = Job.read(Path(path))
     sys.path[:0] = [folder for folder in job.sys_path if folder not in sys.path]
     if job.target["name"] == "llvm":
@@ -35,7 +40,7 @@ def main(path: str) -> int:
     except BrokenPipeError:
         # The parent is gone and nobody reads: stop working.
         os._exit(1)
-    except Exception as error:  # noqa: BLE001 - whatever a library under test raises is the finding
+    except Exception as error:  # whatever a library under test raises is the finding
         from driftgate.runtime import first_line
 
         emit("error", outcome=Outcome.INFRA.value, message=f"{type(error).__name__}: {first_line(error)}")
@@ -43,7 +48,18 @@ def main(path: str) -> int:
 
 
 def emit(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}), flush=True)
+    """One message to whoever started this process."""
+    print(json.dumps({"event": event, **fields}), flush=True, file=_messages)
+
+
+_messages: TextIO = sys.stdout
+
+
+def _keep_messages_apart() -> None:
+    """From here on only messages go where stdout went; what a library prints to stdout, from C too, goes to stderr."""
+    global _messages
+    _messages = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
 
 
 def repeat(job: Job) -> None:
@@ -66,10 +82,10 @@ def repeat(job: Job) -> None:
             np.savez(Path(task["folder"], f"run{run}.npz"), **arrays)
         first = first or digests
         calls, rows = counter.take()
-        emit("run", run=run, digests=digests, merge_calls=calls, rows_merged=rows)
+        emit("run", run=run, digests=digests, merge_calls=calls, rows_merged=rows, fault_hits=fault.hits)
         if differing and not task["keep_going"]:
             break
-    emit("done", fault_hits=fault.hits)
+    emit("done")
 
 
 def digested(session: Session, plan: Plan) -> tuple[dict[str, np.ndarray], list[list[str]]]:

@@ -2,12 +2,9 @@
 
 import pytest
 
-from driftgate import observe
-from driftgate.checks import chunking
+from driftgate import run
 
 
-@pytest.mark.check(chunking.NAME)
+@pytest.mark.check("chunking")
 def test_chunkings_of_one_prompt_agree(gate, judged):
-    plans = chunking.chunkings(gate.plan, gate.model.shape.window)
-    observed = observe.positions(gate.subject, plans)
-    judged(chunking.judge(observed, gate.noise_floor, gate.model.shape))
+    judged(run.chunking(gate))

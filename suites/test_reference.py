@@ -2,13 +2,9 @@
 
 import pytest
 
-from driftgate import observe
-from driftgate.checks import reference
+from driftgate import run
 
 
-@pytest.mark.check(reference.NAME)
+@pytest.mark.check("reference")
 def test_logits_agree_with_huggingface_at_every_position(gate, judged):
-    (observed,) = observe.positions(gate.subject, [gate.plan])
-    exact, rounded = gate.references
-    expected = gate.plan.merge_calls(gate.model.shape.attention_layers)
-    judged(reference.judge(observed, exact, rounded, expected))
+    judged(run.reference(gate))

@@ -2,14 +2,9 @@
 
 import pytest
 
-from driftgate import observe
-from driftgate.checks import repeat
+from driftgate import run
 
 
-@pytest.mark.check(repeat.NAME)
+@pytest.mark.check("repeat")
 def test_identical_prefills_are_equal_in_every_byte(gate, judged):
-    settings = gate.settings
-    observed = observe.repeats(
-        gate.subject, gate.plan, settings.runs, settings.blocks, settings.keep_going, gate.progress
-    )
-    judged(repeat.judge(observed, gate.plan, gate.model.shape))
+    judged(run.repeat(gate))

@@ -219,13 +219,11 @@ def test_drift_is_drift_whatever_was_merged(repeats: Callable[..., Repeats]) -> 
     assert repeat.judge(observed, PLAN, SHAPE).outcome is Outcome.DRIFT
 
 
-@pytest.mark.xfail(strict=True, reason="runs that nobody heard of do not count against a pass")
 def test_fewer_runs_than_asked_for_that_agree_are_no_pass(repeats: Callable[..., Repeats]) -> None:
     observed = replace(repeats(*[tensors()] * 3), asked=300)
     assert repeat.judge(observed, PLAN, SHAPE).outcome is not Outcome.PASS
 
 
-@pytest.mark.xfail(strict=True, reason="values that were not kept are taken to be finite")
 def test_equal_digests_of_values_that_nobody_saw_are_no_pass(repeats: Callable[..., Repeats]) -> None:
     assert repeat.judge(repeats(tensors(), tensors(), keep=False), PLAN, SHAPE).outcome is not Outcome.PASS
 
@@ -330,7 +328,7 @@ def test_logits_of_another_shape_are_drift_not_broadcast(tmp_path: Path, keep: t
 def test_right_logits_without_the_merges_are_not_exercised(tmp_path: Path, merges: int, expected: int) -> None:
     verdict = judged(tmp_path, EXACT, merges, expected)
     assert verdict.outcome is Outcome.NOT_EXERCISED
-    assert verdict.message == f"{merges} merges ran where the plan has {expected}"
+    assert verdict.message.startswith(f"{merges} merges ran where the plan has {expected}")
     assert judged(tmp_path, off_by(EXACT, 1.0), merges, expected).outcome is Outcome.DRIFT
 
 
@@ -465,7 +463,6 @@ def test_chunkings_none_of_which_merges_are_not_exercised(tmp_path: Path) -> Non
     assert (verdict.outcome, verdict.message[-5:]) == (Outcome.NOT_EXERCISED, ": all")
 
 
-@pytest.mark.xfail(strict=True, reason="off > nan is false, so everything passes")
 @pytest.mark.parametrize("floor", [np.nan, np.inf])
 def test_a_band_without_an_end_lets_nothing_pass(tmp_path: Path, floor: float) -> None:
     observed = observe(tmp_path, (PLAN, EXACT), (ONE_SHOT, off_by(EXACT, 100.0)))

@@ -102,13 +102,26 @@ def test_chunk_over_the_window_is_drift_and_names_its_likely_cause(run):
     assert ran.check("reference")["evidence"]["likely_causes"] == ["chunk-over-window"]
 
 
-def test_known_issues_are_reported_and_fail_only_with_strict(run):
+def test_planted_fault_fails_the_gate_and_its_command_line_plants_it_again(run):
+    ran = run("gate", "--fault", "merge-wrong", "--checks", "reference,repeat", "--runs", "2")
+    assert ran.code == 1
+    assert "PLANTED FAULT: merge-wrong" in ran.out
+    assert "--fault merge-wrong" in ran.check("reference")["evidence"]["reproduce"]
+    assert ran.check("repeat")["verdict"] == "pass"
+
+
+def test_known_issues_are_reported(run):
     ran = run("gate", "--checks", "sentinel", "--runs", "1")
-    assert ran.code == 0
+    assert ran.code == 0, ran.out
     (known,) = ran.result["known"]
     assert (known["name"], known["status"]) == ("cpu-sliding-nan", "fails")
     assert known["figures"]["corrected_passes"] is True
-    assert run("gate", "--checks", "sentinel", "--runs", "1", "--strict").code == 1
+
+
+def test_strict_fails_on_known_issues(run):
+    ran = run("gate", "--checks", "sentinel", "--runs", "1", "--strict")
+    assert ran.code == 1, ran.out
+    assert {check["verdict"] for check in ran.result["checks"]} == {"pass"}
 
 
 def test_pytest_suites_gives_the_same_verdict_and_exit_codes(run, request):

@@ -123,8 +123,6 @@ def test_a_name_is_looked_up_without_importing_what_is_heavy(module: str) -> Non
 COUNTS3 = ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "window", "vocab")
 COUNTS4 = ("layers", "hidden", "intermediate", "heads", "kv_heads", "window", "vocab", "per_layer_width")
 
-UNCHECKED = pytest.mark.xfail(strict=True, reason="sliding_per_full below 0 is not refused")
-
 LAST = "the last of {} layers must be a full one, but with {} sliding per full"
 
 CONTRADICTIONS: list[Any] = [
@@ -133,7 +131,7 @@ CONTRADICTIONS: list[Any] = [
     (CONFIG_270M, {"head_dim": 255}, "head_dim is 255, but RoPE needs an even number"),
     (CONFIG_270M, {"query_pre_attn_scalar": 0.0}, "query_pre_attn_scalar is 0.0, but must be above 0"),
     (CONFIG_270M, {"query_pre_attn_scalar": -1.0}, "query_pre_attn_scalar is -1.0, but must be above 0"),
-    pytest.param(CONFIG_270M, {"sliding_per_full": -1}, "sliding_per_full is -1", marks=UNCHECKED),
+    pytest.param(CONFIG_270M, {"sliding_per_full": -1}, "sliding_per_full is -1"),
     *[(TINY, {name: n}, f"{name} is {n}, but must be at least 1") for name in COUNTS4 for n in (0, -1)],
     (TINY, {"kv_heads": 3}, r"heads \(8\) must be a multiple of kv_heads \(3\)"),
     *[(TINY, {"sliding_head_dim": n}, f"sliding_head_dim is {n}, but RoPE needs an even number") for n in (0, 255, -2)],
@@ -143,7 +141,7 @@ CONTRADICTIONS: list[Any] = [
     (TINY, {"layers": 9}, LAST.format(9, 4)),
     (TINY, {"sliding_per_full": 5}, LAST.format(10, 5)),
     (TINY, {"shared_layers": 6}, "no layer owns the K and V that shared layers of type .*full_attention"),
-    pytest.param(TINY, {"sliding_per_full": -1}, "sliding_per_full is -1", marks=UNCHECKED),
+    pytest.param(TINY, {"sliding_per_full": -1}, "sliding_per_full is -1"),
 ]
 
 
@@ -318,10 +316,7 @@ def logits(family: tuple[Callable[[], Any], dict[str, np.ndarray]]) -> Callable[
     "name",
     [
         "gemma4-tiny",
-        pytest.param(
-            "gemma3-270m",
-            marks=pytest.mark.xfail(strict=True, reason="HuggingFace takes no float query_pre_attn_scalar"),
-        ),
+        "gemma3-270m",
     ],
 )
 def test_the_reference_of_a_preset_can_be_built(name: str) -> None:

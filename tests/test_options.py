@@ -248,14 +248,12 @@ def test_changes_outrank_what_was_asked_for_and_may_add_to_it() -> None:
     assert asked_again(line, {}).checks == ("repeat",)
 
 
-@pytest.mark.xfail(strict=True, reason="words are not quoted for the shell")
 @pytest.mark.parametrize("path", ["my ids.json", "it's.json"])
 def test_the_command_line_survives_the_shell(path: str) -> None:
     first = resolved({"prompt-ids": path})
     assert shlex.split(command_line(first))[-1] == path
 
 
-@pytest.mark.xfail(strict=True, reason="the text is shown as it is, newline and all")
 def test_a_newline_in_a_value_does_not_break_the_line() -> None:
     with pytest.raises(UsageError) as caught:
         resolved(env={"DRIFTGATE_TIMEOUT": "-1\n"})

@@ -140,8 +140,9 @@ def test_silence_is_infra_and_the_process_is_ended(spawned: list[subprocess.Pope
 
 
 def test_a_process_that_keeps_talking_may_take_longer_than_the_timeout(spawned: list[subprocess.Popen]) -> None:
-    heard = run("for _ in range(4):\n emit('run'); time.sleep(0.6)\nemit('done')", timeout=2)
-    assert len(heard) == 5
+    # Gaps of more than a second, after which the silence is measured.
+    heard = run("for _ in range(2):\n emit('run'); time.sleep(1.2)\nemit('done')", timeout=2)
+    assert len(heard) == 3
 
 
 @pytest.mark.parametrize(
@@ -180,13 +181,11 @@ def test_text_that_a_library_prints_is_not_a_message(spawned: list[subprocess.Po
     assert heard == [(0, {"event": "done"})]
 
 
-@pytest.mark.xfail(strict=True, reason="any JSON is taken for a message")
 @pytest.mark.parametrize("text", ["42", "null", "[]", "{}", '{"a": 1}', '"event"', '{"event": []}'])
 def test_json_that_a_library_prints_is_not_a_message(spawned: list[subprocess.Popen], text: str) -> None:
     assert run(f"print({text!r}); emit('done')") == [(0, {"event": "done"})]
 
 
-@pytest.mark.xfail(strict=True, reason="the reading thread dies, and then everything looks silent")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_bytes_that_a_library_prints_are_not_a_message(spawned: list[subprocess.Popen]) -> None:
     assert run("os.write(1, b'\\xff\\n'); emit('done')", timeout=2) == [(0, {"event": "done"})]

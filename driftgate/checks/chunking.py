@@ -72,7 +72,7 @@ def judge(observed: Sequence[Positions], noise_floor: float, shape: Shape) -> Ve
     if len(observed) < 2:
         return Verdict(NAME, Outcome.NOT_EXERCISED, "the prompt has one chunking only", figures)
     text = f"{len(observed)} chunkings, max abs {worst[0]:.2e}, band {limit:.2e} ({BAND_FACTOR:g} x noise floor {noise_floor:.2e})"
-    if worst[0] > limit:
+    if not worst[0] <= limit:
         return Verdict(NAME, Outcome.DRIFT, f"{text}; {worst[1]} against {base.plan.name}", figures, _evidence(observed, worst))
     wrong = [o for o in observed if o.merge_calls != o.plan.merge_calls(shape.attention_layers)]
     if wrong or not any(o.merge_calls for o in observed):

@@ -67,9 +67,9 @@ def judge(observed: Positions, exact: np.ndarray, rounded: np.ndarray, expected_
         "bits": [bits(logits[position, word]), bits(exact[position, word])],
     }
     text = f"max abs {found.max_abs:.2e} over {len(logits)} positions, band {limit:.2e} ({BAND_FACTOR:g} x noise floor {floor:.2e})"
-    if found.max_abs > limit:
+    if not found.max_abs <= limit:
         return Verdict(NAME, Outcome.DRIFT, f"{text}; worst at position {position}, vocabulary index {word}", figures, evidence)
     if observed.merge_calls != expected_merges or not expected_merges:
-        message = f"{observed.merge_calls} merges ran where the plan has {expected_merges}"
+        message = f"{observed.merge_calls} merges ran where the plan has {expected_merges}, and it takes at least one"
         return Verdict(NAME, Outcome.NOT_EXERCISED, message, figures)
     return Verdict(NAME, Outcome.PASS, text, figures)

@@ -22,6 +22,8 @@ def judge(observed: Repeats, plan: Plan, shape: Shape) -> Verdict:
     Negative controls: ``merge-race``, ``bit-flip``.
     """
     runs = observed.runs
+    if not runs:
+        return Verdict(NAME, Outcome.INFRA, f"none of {observed.asked} runs was heard of", {"runs": 0, "runs_asked": observed.asked})
     counts = Counter(run.digests for run in runs)
     # The most common result stands for the right one, so that a bad first run does not condemn all others.
     usual = counts.most_common(1)[0][0]
@@ -32,8 +34,13 @@ def judge(observed: Repeats, plan: Plan, shape: Shape) -> Verdict:
     bound = f"failure rate below {figures['bound95']:.2%} at 95%, {figures['bound99']:.2%} at 99%"
     if differing:
         pair = _evidence(observed, plan)
+        if len(differing) < len(runs) / 2:
+            pair["odd_runs"] = [run.run for run in differing[:10]]
         message = f"{len(differing)} of {len(runs)} runs differ in bytes from the others; {_place(pair)}"
         return Verdict(NAME, Outcome.DRIFT, message, figures, pair)
+    if len(runs) != observed.asked:
+        message = f"{len(runs)} of {observed.asked} runs were heard of, and nothing says why"
+        return Verdict(NAME, Outcome.INFRA, message, figures)
     if broken := _unusable(observed, plan):
         return Verdict(NAME, Outcome.DRIFT, f"all {len(runs)} runs alike, but {broken['what']}", figures, broken)
     if miscounted:
@@ -108,11 +115,15 @@ def _place(evidence: dict[str, Any]) -> str:
 
 
 def _unusable(observed: Repeats, plan: Plan) -> dict[str, Any]:
-    tensors = observed.tensors(observed.runs[0].run) or {}
+    tensors = observed.tensors(observed.runs[0].run)
+    if tensors is None:
+        return {"what": "the values of none were kept"}
     for chunk in range(len(plan.chunks)):
         for kind in ("hidden", "logits"):
-            array = tensors.get(f"{kind}{chunk}")
-            if array is not None and array.size and (reason := unusable(array, f"{kind} of chunk {chunk}")):
+            array = tensors[f"{kind}{chunk}"]
+            # A library that has no function for hidden states leaves them empty.
+            absent = kind == "hidden" and not array.size
+            if not absent and (reason := unusable(array, f"{kind} of chunk {chunk}")):
                 return {**reason.as_dict(), "chunk": chunk}
     return {}
 

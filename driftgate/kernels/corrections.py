@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from driftgate.compile import library
@@ -42,6 +43,7 @@ CORRECTIONS = {
 }
 
 
+@cache
 def swap(name: str, shape: Shape, spec: TargetSpec, dtype: str) -> tuple[str, dict[str, str]]:
     """The kernel that correction ``name`` replaces, and the library and function that replace it."""
     if name not in CORRECTIONS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -50,7 +51,7 @@ class ResultFile:
         """Make the folder and write the first, empty result. Raises UsageError where that cannot be."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.write()
+            self._write()
         except OSError as error:
             raise UsageError(f"--out {self.folder} cannot be written: {error.strerror}") from None
 
@@ -86,9 +87,17 @@ class ResultFile:
         return worst(found)
 
     def write(self) -> None:
-        temporary = self.path.with_suffix(".tmp")
+        """Replace ``result.json`` by what is known now. A folder that can no longer be written ends in ``usage``."""
+        try:
+            self._write()
+        except OSError as error:
+            self.error = self.error or (Outcome.USAGE, f"--out {self.folder} can no longer be written: {error.strerror}")
+
+    def _write(self) -> None:
+        # A name of its own: two gates may have been given one folder.
+        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
         temporary.write_text(json.dumps(clean(self.as_dict()), indent=2, allow_nan=False) + "\n")
-        os.replace(temporary, self.path)
+        temporary.replace(self.path)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -113,12 +122,20 @@ class ResultFile:
         }
 
 
+def discard(folder: Path) -> None:
+    """Remove an older result, so that a run that was refused does not leave another run's verdict in its place."""
+    with contextlib.suppress(OSError):
+        (folder / "result.json").unlink()
+
+
 def clean(value: Any) -> Any:
     """``value`` with what JSON cannot say put into words: NaN and infinities as strings, tuples as lists."""
     if isinstance(value, Mapping):
         return {str(key): clean(item) for key, item in value.items()}
     if isinstance(value, str):
         return value
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return clean(value.item())  # a NumPy number
     if isinstance(value, Iterable):
         return [clean(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

@@ -19,7 +19,7 @@ CONFIG_270M = Gemma3Config(
     window=512,
     sliding_per_full=5,
     vocab=262_144,
-    query_pre_attn_scalar=256.0,
+    query_pre_attn_scalar=256,
 )
 
 

@@ -53,16 +53,27 @@ class Gemma4Config:
                 f"gemma4 config: sliding_head_dim ({self.sliding_head_dim}) exceeds full_head_dim "
                 f"({self.full_head_dim}), to which the one cache pads"
             )
+        if self.sliding_per_full < 0:
+            raise UsageError(f"gemma4 config: sliding_per_full is {self.sliding_per_full}, but must be at least 0")
+        for name in ("softcap", "eps", "sliding_theta", "full_theta", "full_rotary_factor"):
+            # Not "<= 0": NaN is no better.
+            if not getattr(self, name) > 0:
+                raise UsageError(f"gemma4 config: {name} is {getattr(self, name)}, but must be above 0")
+        if self.full_rotary_factor > 1:
+            raise UsageError(f"gemma4 config: full_rotary_factor is {self.full_rotary_factor}, but must be at most 1")
         if not 0 <= self.shared_layers < self.layers:
             raise UsageError(f"gemma4 config: shared_layers ({self.shared_layers}) must be below layers ({self.layers})")
         if self.layer_type(self.layers - 1) != FULL:
             raise UsageError(
                 f"gemma4 config: the last of {self.layers} layers must be a full one, "
-                f"but with {self.sliding_per_full} sliding per full it is a sliding one"
+                f"but with {self.sliding_per_full} sliding per full (sliding_per_full) it is a sliding one"
             )
         missing = {self.layer_type(i) for i in range(self.layers)} - {self.layer_type(i) for i in range(self.owners)}
         if missing:
-            raise UsageError(f"gemma4 config: no layer owns the K and V that shared layers of type {missing} read")
+            raise UsageError(
+                f"gemma4 config: with shared_layers {self.shared_layers} no layer owns the K and V "
+                f"that the sharing layers of type {', '.join(sorted(missing))} read"
+            )
 
     @property
     def owners(self) -> int:

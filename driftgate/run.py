@@ -1,0 +1,43 @@
+"""One check on one gate: observe, then judge."""
+
+from __future__ import annotations
+
+from driftgate import observe
+from driftgate.checks import chunking as chunking_check
+from driftgate.checks import reference as reference_check
+from driftgate.checks import repeat as repeat_check
+from driftgate.checks import sentinel as sentinel_check
+from driftgate.checks.verdict import Verdict
+from driftgate.gate import Gate
+
+SENTINEL_RUNS = 10
+"""Prefills under the sentinel: what strikes one kernel call in ten is seen, and it takes seconds."""
+
+
+def repeat(gate: Gate) -> Verdict:
+    """R: N identical prefills in blocks of fresh processes."""
+    settings = gate.settings
+    observed = observe.repeats(
+        gate.subject, gate.plan, settings.runs, settings.blocks, settings.keep_going, gate.progress
+    )
+    return repeat_check.judge(observed, gate.plan, gate.model.shape)
+
+
+def chunking(gate: Gate) -> Verdict:
+    """K: the plan's prompt in other chunks."""
+    plans = chunking_check.chunkings(gate.plan, gate.model.shape.window)
+    observed = observe.positions(gate.subject, plans)
+    return chunking_check.judge(observed, gate.noise_floor, gate.model.shape)
+
+
+def reference(gate: Gate) -> Verdict:
+    """H: one prefill of the plan against HuggingFace."""
+    (observed,) = observe.positions(gate.subject, [gate.plan])
+    expected = gate.plan.merge_calls(gate.model.shape.attention_layers)
+    return reference_check.judge(observed, *gate.references, expected)
+
+
+def sentinel(gate: Gate) -> Verdict:
+    """N: a few prefills with every kernel and VM call watched."""
+    observed = observe.watched(gate.subject, gate.plan, min(SENTINEL_RUNS, gate.settings.runs))
+    return sentinel_check.judge(observed)
