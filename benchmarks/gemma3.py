@@ -115,10 +115,25 @@ def main() -> None:
     peer.close()
     del session
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "driftgate.cli", "gate", "gemma3-270m", "--runs", "20", "--target", "llvm", "--out", folder]
+        command = [
+            sys.executable,
+            "-m",
+            "driftgate.cli",
+            "gate",
+            "gemma3-270m",
+            "--runs",
+            "20",
+            "--target",
+            "llvm",
+            "--out",
+            folder,
+        ]
         env = {key: value for key, value in os.environ.items() if key != "TVM_NUM_THREADS"}
         done = measure(command, env)
-    print(f"gate, 20 runs: {done.seconds:.0f} s (goal 300), peak {done.peak / 2**30:.1f} GiB (goal 6), exit code {done.code}")
+    print(
+        f"gate, 20 runs: {done.seconds:.0f} s (goal 300), "
+        f"peak {done.peak / 2**30:.1f} GiB (goal 6), exit code {done.code}"
+    )
 
 
 def report(tokens: int, rounds: list[tuple[float, float, float, float]], goal: float | None) -> None:
@@ -127,7 +142,8 @@ def report(tokens: int, rounds: list[tuple[float, float, float, float]], goal: f
     outside = [a - b for a, b in zip(ours, kernels, strict=True)]
     speed = [f"{tokens / statistics.median(times):.0f}" for times in (ours, every, last)]
     print(
-        f"{tokens // CHUNK} x {CHUNK}: {speed[0]} tokens/s; HuggingFace {speed[1]} (all logits), {speed[2]} (last logits); "
+        f"{tokens // CHUNK} x {CHUNK}: {speed[0]} tokens/s; "
+        f"HuggingFace {speed[1]} (all logits), {speed[2]} (last logits); "
         f"cache kernels are {statistics.median(kernels) / statistics.median(ours):.0%} of our time"
     )
     wanted = f", goal {goal}" if goal else ""

@@ -21,7 +21,14 @@ def main() -> None:
     peaks = []
     with tempfile.TemporaryDirectory() as folder:
         for runs in RUNS:
-            task = {"kind": "repeat", "plan": plan_to_json(plan), "first": 0, "runs": runs, "keep_going": True, "folder": folder}
+            task = {
+                "kind": "repeat",
+                "plan": plan_to_json(plan),
+                "first": 0,
+                "runs": runs,
+                "keep_going": True,
+                "folder": folder,
+            }
             path = Path(folder) / "job.json"
             made.job(task, threads=1).write(path)
             done = measure([sys.executable, "-m", "driftgate.worker", str(path)], dict(os.environ))

@@ -42,7 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     gate.add_argument("model", nargs="?", metavar="MODEL", help=OPTIONS[0].described)
     for option in OPTIONS[1:]:
         if option.switch:
-            gate.add_argument(f"--{option.name}", dest=option.key, action="store_const", const="true", help=option.described)
+            gate.add_argument(
+                f"--{option.name}", dest=option.key, action="store_const", const="true", help=option.described
+            )
         else:
             gate.add_argument(f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.described)
     gate.set_defaults(run=_gate)
@@ -77,7 +79,8 @@ def _models(parsed: argparse.Namespace) -> int:
         print(f"{name}: {model.about}")
         print(
             f"  {shape.layers} layers, hidden {shape.hidden}, {shape.heads} query heads, {shape.kv_heads} KV heads, "
-            f"head_dim {shape.head_dim}, window {shape.window}, vocabulary {shape.vocab}, cache of {shape.capacity} tokens"
+            f"head_dim {shape.head_dim}, window {shape.window}, vocabulary {shape.vocab}, "
+            f"cache of {shape.capacity} tokens"
         )
         for plan, preset in model.plans.items():
             corrected = "".join(f"; on {t}: {', '.join(names)} swapped in" for t, names in preset.corrections.items())

@@ -96,7 +96,10 @@ class Gate:
 
         first, second = (self.model.reference(self.arrays, self.plan.ids, dtype) for _ in range(2))
         if difference := first_difference(first, second):
-            raise InfraError(f"HuggingFace in {dtype} gave two results for one prompt, first at {difference.index}: {difference.values}")
+            raise InfraError(
+                f"HuggingFace in {dtype} gave two results for one prompt, first at {difference.index}: "
+                f"{difference.values}"
+            )
         return first
 
     @cached_property
@@ -141,7 +144,9 @@ def open_gate(
     Raises UsageError for what cannot be: page size, plan, chunk, prompt, target, dtype, output folder.
     """
     if settings.page != PAGE:
-        raise UsageError(f"--page {settings.page}: TVM's KV-cache kernels are compiled for pages of {PAGE} tokens; use {PAGE}")
+        raise UsageError(
+            f"--page {settings.page}: TVM's KV-cache kernels are compiled for pages of {PAGE} tokens; use {PAGE}"
+        )
     preset = model.plan(settings.plan)
     plan = _plan(settings, model)
     target = resolve(settings.target)

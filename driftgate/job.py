@@ -42,8 +42,10 @@ class Job:
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """``plan`` as JSON takes it."""
     return asdict(plan)
 
 
 def plan_from_json(data: dict[str, Any]) -> Plan:
+    """The plan that ``plan_to_json`` made ``data`` of."""
     return Plan(data["name"], tuple(data["ids"]), tuple(data["chunks"]))

@@ -104,7 +104,7 @@ _ULP_CLASSES = (0, 1, 2, 4, 16, 256, 65536)
 
 
 def agreement(logits: np.ndarray, reference: np.ndarray) -> Agreement:
-    """Compare ``logits`` with ``reference``, both ``(n, vocab)`` and finite; position by position, so memory stays flat."""
+    """Compare ``logits`` with ``reference``, both ``(n, vocab)`` and finite, position by position: flat in memory."""
     largest, worst, kls, top1, top5 = -1.0, (0, 0), [], 0, 0.0
     total, squares = 0.0, 0.0
     classes = np.zeros(len(_ULP_CLASSES) + 1, dtype=np.int64)

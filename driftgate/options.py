@@ -26,6 +26,8 @@ class Option:
     switch: bool = False
     """A flag without a value; in the environment and the ini file it takes ``true`` or ``false``."""
     metavar: str | None = None
+    otherwise: str = "none"
+    """What stands in for a default that depends on other things."""
 
     @property
     def key(self) -> str:
@@ -41,7 +43,7 @@ class Option:
 
     @property
     def described(self) -> str:
-        return f"{self.help} (default: {self.default if self.default is not None else 'see README'})"
+        return f"{self.help} (default: {self.default or self.otherwise})"
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Settings:
 
 
 def whole(name: str, least: int) -> Callable[[str], int]:
+    """A parser of whole numbers from ``least`` on, for option ``name``."""
+
     def parse(text: str) -> int:
         try:
             value = int(text)
@@ -126,17 +130,26 @@ def _truth(text: str) -> bool:
 
 OPTIONS = (
     Option("model", DEFAULT_MODEL, "preset to test; `driftgate models` lists them"),
-    Option("target", None, "llvm, metal, cuda, ...: where to run; the best device found"),
+    Option("target", None, "llvm, metal, cuda, ...: where to run", otherwise="the best device found"),
     Option("runs", "300", "identical prefills of check repeat", whole("runs", 1), metavar="N"),
     Option("blocks", "3", "fresh processes that share those runs", whole("blocks", 1), metavar="N"),
-    Option("tokens", None, "prompt length in tokens; the plan's", whole("tokens", 1), metavar="N"),
-    Option("chunk", None, "chunk length, or a list of them such as 16,16,8; the plan's", parse_chunks, metavar="N[,N...]"),
+    Option("tokens", None, "prompt length in tokens", whole("tokens", 1), metavar="N", otherwise="the plan's"),
+    Option(
+        "chunk",
+        None,
+        "chunk length, or a list of them such as 16,16,8",
+        parse_chunks,
+        metavar="N[,N...]",
+        otherwise="the plan's",
+    ),
     Option("plan", "default", "prefill plan of the preset, such as default or hard"),
     Option("page", "16", "tokens of a KV-cache page; TVM's kernels take 16 alone", whole("page", 1), metavar="N"),
-    Option("dtype", None, "float32 or float16; the target's own"),
+    Option("dtype", None, "float32 or float16", otherwise="the target's own"),
     Option("checks", ",".join(CHECKS), "checks to run", _checks, metavar="NAME[,NAME...]"),
     Option("seed", "0", "draws random weights, prompts and planted faults", whole("seed", 0), metavar="S"),
-    Option("prompt-ids", None, "JSON file with a list of token ids to use as the prompt", Path, metavar="FILE"),
+    Option(
+        "prompt-ids", None, "JSON file with a list of token ids", Path, metavar="FILE", otherwise="the preset's prompt"
+    ),
     Option("fault", None, "plant a fault, at probability P per kernel call", _fault, metavar="NAME[:P]"),
     Option("out", "driftgate-out", "folder for result.json", Path, metavar="DIR"),
     Option("junit", None, "also write JUnit XML", Path, metavar="FILE"),
@@ -157,8 +170,13 @@ def resolve(
     ``flags`` and ``ini`` are by option name; ``preset`` gives the values that a model sets. Raises UsageError, which
     names the source where it is not a flag.
     """
+
     def given(option: Option) -> tuple[str, str] | None:
-        for source, text in (("flag", flags.get(option.name)), (option.env, env.get(option.env)), (option.ini, ini.get(option.name))):
+        for source, text in (
+            ("flag", flags.get(option.name)),
+            (option.env, env.get(option.env)),
+            (option.ini, ini.get(option.name)),
+        ):
             if text not in (None, ""):
                 return source, str(text)
         return None

@@ -23,7 +23,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         if sum(self.chunks) != len(self.ids):
-            raise UsageError(f"chunks {_shown(self.chunks)} hold {sum(self.chunks)} tokens, but the prompt has {len(self.ids)}")
+            raise UsageError(
+                f"chunks {_shown(self.chunks)} hold {sum(self.chunks)} tokens, but the prompt has {len(self.ids)}"
+            )
 
     @property
     def starts(self) -> tuple[int, ...]:

@@ -234,7 +234,7 @@ def _gpu_kernel() -> Any:
     from tvm.script import tirx as T
 
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator,unused-ignore]
-    def probe(a: T.handle, b: T.handle, c: T.handle, d: T.handle):  # type: ignore
+    def probe(a: T.handle, b: T.handle, c: T.handle, d: T.handle):
         in_i = T.match_buffer(a, (_SIZE,), "int32")
         in_f = T.match_buffer(b, (_SIZE,), "float32")
         out_i = T.match_buffer(c, (_SIZE,), "int32")
@@ -265,7 +265,7 @@ def _cpu_kernel() -> Any:
     from tvm.script import tirx as T
 
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator,unused-ignore]
-    def probe(a: T.handle, b: T.handle, c: T.handle, d: T.handle):  # type: ignore
+    def probe(a: T.handle, b: T.handle, c: T.handle, d: T.handle):
         in_i = T.match_buffer(a, (_SIZE,), "int32")
         in_f = T.match_buffer(b, (_SIZE,), "float32")
         out_i = T.match_buffer(c, (_SIZE,), "int32")

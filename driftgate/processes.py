@@ -102,7 +102,7 @@ def _handle_next(
 
 
 def _message(line: str) -> dict[str, Any] | None:
-    """The message in ``line``, or None: the worker sends what libraries print elsewhere, but a crash may still print."""
+    """The message in ``line``, or None: the worker sends what libraries print elsewhere, but a crash may print."""
     try:
         message = json.loads(line)
     except ValueError:
@@ -126,7 +126,9 @@ def _reap(process: _Process) -> None:
         # Its end of the pipe is closed, so it is about to end, unless it hangs on the way out.
         code = process.popen.wait(timeout=_LAST_BREATH)
     except subprocess.TimeoutExpired:
-        raise InfraError(f"a process had no more to say but did not end within {_LAST_BREATH:g} s, and was ended") from None
+        raise InfraError(
+            f"a process had no more to say but did not end within {_LAST_BREATH:g} s, and was ended"
+        ) from None
     if code < 0:
         raise InfraError(f"a process was ended by signal {-code}; its last words: {process.last_words()}")
     if not process.finished:

@@ -28,9 +28,7 @@ class Chunk:
 class Session:
     """One VM with one KV cache. Open it while the seam is installed."""
 
-    def __init__(
-        self, library: Path, params: Path, device: Any, dtype: str, capacity: int, whole_window: bool
-    ) -> None:
+    def __init__(self, library: Path, params: Path, device: Any, dtype: str, capacity: int, whole_window: bool) -> None:
         import tvm
         from tvm.runtime.vm import VirtualMachine
 
@@ -55,7 +53,7 @@ class Session:
             yield self._chunk(plan.ids[start : start + count])
 
     def all_logits(self, chunk: Chunk) -> np.ndarray:
-        """Logits at every position of ``chunk``, float32 ``(n, vocab)``; of its last position alone without hidden states."""
+        """Logits at every position of ``chunk``, float32 ``(n, vocab)``; without hidden states at its last alone."""
         if chunk.hidden is None:
             return chunk.logits[None]
         return self.vm["get_logits"](chunk.hidden, self.params).numpy()[0]

@@ -60,7 +60,7 @@ def ready(
     work: Path,
     timeout: float,
 ) -> Subject:
-    """Compile ``model``, or find it compiled, build its corrections, and put its weights where processes can read them."""
+    """Compile ``model``, or find it compiled, build its corrections, and put its weights where processes read them."""
     from driftgate.compile import model_library
     from driftgate.kernels.corrections import swap
 

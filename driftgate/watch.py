@@ -18,7 +18,7 @@ PAGES_ARGUMENT = {
     "decode": 1,
     "decode_sliding": 1,
 }
-"""The argument that is the page pool: slots that nobody wrote hold whatever memory held, and no kernel may read them."""
+"""The argument that is the page pool: slots that nobody wrote hold what memory held, and no kernel may read them."""
 
 MERGE_LSE_ARGUMENTS = (1, 3)
 

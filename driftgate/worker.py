@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from driftgate.job import NO_RUN, Job, plan_from_json
 from driftgate.outcome import DriftgateError, Outcome
@@ -49,16 +49,16 @@ def main(path: str) -> int:
 
 def emit(event: str, **fields: Any) -> None:
     """One message to whoever started this process."""
-    print(json.dumps({"event": event, **fields}), flush=True, file=_messages)
+    _channel.write(json.dumps({"event": event, **fields}) + "\n")
+    _channel.flush()
 
 
-_messages: TextIO = sys.stdout
+# A descriptor of its own, which leads where stdout leads now.
+_channel = os.fdopen(os.dup(1), "w")
 
 
 def _keep_messages_apart() -> None:
-    """From here on only messages go where stdout went; what a library prints to stdout, from C too, goes to stderr."""
-    global _messages
-    _messages = os.fdopen(os.dup(1), "w")
+    """From here on what a library prints to stdout, from C too, goes to stderr, and messages alone to the channel."""
     os.dup2(2, 1)
 
 
@@ -79,7 +79,7 @@ def repeat(job: Job) -> None:
         arrays, digests = digested(session, plan)
         if first is None or (digests != first and not differing):
             differing = first is not None
-            np.savez(Path(task["folder"], f"run{run}.npz"), **arrays)
+            np.savez(Path(task["folder"], f"run{run}.npz"), **arrays)  # type: ignore[arg-type]
         first = first or digests
         calls, rows = counter.take()
         emit("run", run=run, digests=digests, merge_calls=calls, rows_merged=rows, fault_hits=fault.hits)

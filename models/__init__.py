@@ -7,6 +7,7 @@ from driftgate.outcome import UsageError
 
 
 def names() -> tuple[str, ...]:
+    """The names of all presets."""
     return tuple(_presets())
 
 

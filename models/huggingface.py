@@ -42,7 +42,9 @@ def filled(model: Any, arrays: Mapping[str, np.ndarray], dtype: str) -> Any:
     try:
         missing, unknown = model.load_state_dict(state, strict=False, assign=True)
     except RuntimeError as error:
-        raise UsageError(f"the arrays do not fit the HuggingFace model: {str(error).splitlines()[-1].strip()}") from None
+        raise UsageError(
+            f"the arrays do not fit the HuggingFace model: {str(error).splitlines()[-1].strip()}"
+        ) from None
     missing = sorted(set(missing) - {"lm_head.weight"})
     if missing or unknown:
         raise UsageError(f"the arrays do not fit the HuggingFace model: missing {missing[:3]}, unknown {unknown[:3]}")

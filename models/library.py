@@ -93,7 +93,6 @@ class TextLibrary(nn.Module):
     def softmax_with_temperature(self, logits: Tensor, temperature: Tensor) -> Tensor:
         return op.softmax(logits / op.reshape(temperature, (temperature.shape[0], 1, 1)), axis=-1)
 
-
     def create_tir_paged_kv_cache(
         self,
         max_batch_size: tirx.Var,

@@ -54,7 +54,11 @@ def run(tmp_path):
 
 def clean_environment() -> dict[str, str]:
     """The environment without what would change a gate's options, and with the checkout importable."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRIFTGATE_") or name == "DRIFTGATE_CACHE"}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("DRIFTGATE_") or name == "DRIFTGATE_CACHE"
+    }
     return {**kept, "PYTHONPATH": str(ROOT)}
 
 

@@ -57,7 +57,14 @@ def test_missing_device_is_infra(run):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("[1, 2, 512]", "0 to 511"), ("[-1]", "out of vocabulary"), ('{"ids": 1}', "JSON list"), ("[1.5]", "JSON list"), ("[", "JSON list"), ("[]", "JSON list")],
+    [
+        ("[1, 2, 512]", "0 to 511"),
+        ("[-1]", "out of vocabulary"),
+        ('{"ids": 1}', "JSON list"),
+        ("[1.5]", "JSON list"),
+        ("[", "JSON list"),
+        ("[]", "JSON list"),
+    ],
 )
 def test_bad_prompt_file_is_one_line_and_exit_code_2(run, tmp_path, content, said):
     path = tmp_path / "ids.json"
@@ -149,7 +156,9 @@ def test_junit_carries_the_figures(run, tmp_path):
 def test_interrupted_gate_keeps_what_it_finished(tmp_path, sent, code):
     out = tmp_path / "out"
     words = ["gate", "--target", "llvm", "--runs", "100000", "--checks", "chunking,repeat", "--out", str(out)]
-    with subprocess.Popen([sys.executable, "-m", "driftgate.cli", *words], cwd=tmp_path, env=clean_environment()) as gate:
+    with subprocess.Popen(
+        [sys.executable, "-m", "driftgate.cli", *words], cwd=tmp_path, env=clean_environment()
+    ) as gate:
         result = wait_for_first_check(gate, out / "result.json")
         os.kill(gate.pid, sent)
         assert gate.wait(timeout=60) == code

@@ -52,7 +52,16 @@ def call(kernel, rng, past, chunk, window, heads, kv_heads, dim):
     q_indptr, page_indptr, page_values, length, k_rope, q_rope = (tvm.runtime.tensor(i.astype(np.int32)) for i in ints)
     out = tvm.runtime.tensor(np.full(q.shape, 7, np.float32))
     lse = tvm.runtime.tensor(np.full(q.shape[:2], 7, np.float32))
-    tensors = (tvm.runtime.tensor(q), q_indptr, tvm.runtime.tensor(pages), page_indptr, page_values, length, k_rope, q_rope)
+    tensors = (
+        tvm.runtime.tensor(q),
+        q_indptr,
+        tvm.runtime.tensor(pages),
+        page_indptr,
+        page_values,
+        length,
+        k_rope,
+        q_rope,
+    )
     kernel(*tensors, out, lse, 1, 0, 1.0, 1e4, 1 / 8)
     return (out.numpy(), lse.numpy()), attention(q, keys.astype(float), values.astype(float), past, window)
 

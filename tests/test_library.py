@@ -49,7 +49,6 @@ def test_prefill_gives_the_logits_of_the_last_hidden_state(session, started):
     plan = Plan("one", IDS, (len(IDS),))
     (chunk,) = session.prefill(plan)
     expected = session.all_logits(chunk)
-    session.vm  # the cache is emptied again below
     assert chunk.logits.tobytes() == expected[-1].tobytes()
 
 
@@ -90,7 +89,9 @@ def test_softmax_with_temperature(session):
     import tvm
 
     logits = np.random.default_rng(0).standard_normal((2, 1, 512)).astype(np.float32)
-    out = session.vm["softmax_with_temperature"](tvm.runtime.tensor(logits), tvm.runtime.tensor(np.float32([1, 2]))).numpy()
+    out = session.vm["softmax_with_temperature"](
+        tvm.runtime.tensor(logits), tvm.runtime.tensor(np.float32([1, 2]))
+    ).numpy()
     expected = np.exp(logits / np.float32([1, 2])[:, None, None])
     np.testing.assert_allclose(out, expected / expected.sum(-1, keepdims=True), rtol=1e-5)
 

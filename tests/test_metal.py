@@ -25,7 +25,13 @@ def metal_source(module):
 
 
 def test_every_cache_kernel_is_in_the_metal_source(source):
-    for kernel in ("batch_prefill_paged_kv", "batch_prefill_ragged_kv", "batch_decode_paged_kv", "merge_state", "append"):
+    for kernel in (
+        "batch_prefill_paged_kv",
+        "batch_prefill_ragged_kv",
+        "batch_decode_paged_kv",
+        "merge_state",
+        "append",
+    ):
         assert re.search(rf"kernel void \w*{kernel}\w*", source), kernel
 
 
@@ -44,7 +50,9 @@ def test_no_kernel_declares_more_threadgroup_memory_than_the_target_allows(sourc
 
 def size(declaration):
     dtype, count = declaration
-    return {"half": 2, "float": 4, "int": 4, "uint": 4, "char": 1, "uchar": 1, "bool": 1, "half4": 8, "float4": 16}[dtype] * int(count)
+    return {"half": 2, "float": 4, "int": 4, "uint": 4, "char": 1, "uchar": 1, "bool": 1, "half4": 8, "float4": 16}[
+        dtype
+    ] * int(count)
 
 
 def test_float32_at_head_dim_512_is_refused_with_the_bytes():

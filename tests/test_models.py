@@ -320,7 +320,7 @@ def logits(family: tuple[Callable[[], Any], dict[str, np.ndarray]]) -> Callable[
     ],
 )
 def test_the_reference_of_a_preset_can_be_built(name: str) -> None:
-    import torch  # noqa: PLC0415 - not before a test needs it
+    import torch
 
     with torch.device("meta"):  # shapes alone: a gigabyte of weights is not the point
         model = build4.huggingface(TINY) if name == "gemma4-tiny" else build3.huggingface(CONFIG_270M)

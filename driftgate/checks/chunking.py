@@ -62,7 +62,9 @@ def judge(observed: Sequence[Positions], noise_floor: float, shape: Shape) -> Ve
         if reason := unusable(logits, f"logits of chunking {other.plan.name}"):
             return Verdict(NAME, Outcome.DRIFT, reason.what, figures, {"chunking": other.plan.name, **reason.as_dict()})
         if logits.shape != expected.shape:
-            message = f"chunking {other.plan.name} gives {list(logits.shape)}, {base.plan.name} gives {list(expected.shape)}"
+            message = (
+                f"chunking {other.plan.name} gives {list(logits.shape)}, {base.plan.name} gives {list(expected.shape)}"
+            )
             return Verdict(NAME, Outcome.DRIFT, message, figures)
         if other is not base:
             off, place = max_abs(logits, expected)
@@ -71,9 +73,12 @@ def judge(observed: Sequence[Positions], noise_floor: float, shape: Shape) -> Ve
     figures["max_abs"] = worst[0] if len(observed) > 1 else None
     if len(observed) < 2:
         return Verdict(NAME, Outcome.NOT_EXERCISED, "the prompt has one chunking only", figures)
-    text = f"{len(observed)} chunkings, max abs {worst[0]:.2e}, band {limit:.2e} ({BAND_FACTOR:g} x noise floor {noise_floor:.2e})"
+    width = f"band {limit:.2e} ({BAND_FACTOR:g} x noise floor {noise_floor:.2e})"
+    text = f"{len(observed)} chunkings, max abs {worst[0]:.2e}, {width}"
     if not worst[0] <= limit:
-        return Verdict(NAME, Outcome.DRIFT, f"{text}; {worst[1]} against {base.plan.name}", figures, _evidence(observed, worst))
+        return Verdict(
+            NAME, Outcome.DRIFT, f"{text}; {worst[1]} against {base.plan.name}", figures, _evidence(observed, worst)
+        )
     wrong = [o for o in observed if o.merge_calls != o.plan.merge_calls(shape.attention_layers)]
     if wrong or not any(o.merge_calls for o in observed):
         names = ", ".join(o.plan.name for o in wrong) or "all"

@@ -26,7 +26,9 @@ def noise_floor(exact: np.ndarray, rounded: np.ndarray) -> float:
             raise InfraError(f"HuggingFace: {reason.what}")
     floor, _ = max_abs(rounded, exact)
     if floor == 0.0:
-        raise InfraError("HuggingFace in float64 and in the dtype under test agree exactly: the noise floor was not measured")
+        raise InfraError(
+            "HuggingFace in float64 and in the dtype under test agree exactly: the noise floor was not measured"
+        )
     return floor
 
 
@@ -66,9 +68,12 @@ def judge(observed: Positions, exact: np.ndarray, rounded: np.ndarray, expected_
         "values": [float(logits[position, word]), float(exact[position, word])],
         "bits": [bits(logits[position, word]), bits(exact[position, word])],
     }
-    text = f"max abs {found.max_abs:.2e} over {len(logits)} positions, band {limit:.2e} ({BAND_FACTOR:g} x noise floor {floor:.2e})"
+    width = f"band {limit:.2e} ({BAND_FACTOR:g} x noise floor {floor:.2e})"
+    text = f"max abs {found.max_abs:.2e} over {len(logits)} positions, {width}"
     if not found.max_abs <= limit:
-        return Verdict(NAME, Outcome.DRIFT, f"{text}; worst at position {position}, vocabulary index {word}", figures, evidence)
+        return Verdict(
+            NAME, Outcome.DRIFT, f"{text}; worst at position {position}, vocabulary index {word}", figures, evidence
+        )
     if observed.merge_calls != expected_merges or not expected_merges:
         message = f"{observed.merge_calls} merges ran where the plan has {expected_merges}, and it takes at least one"
         return Verdict(NAME, Outcome.NOT_EXERCISED, message, figures)

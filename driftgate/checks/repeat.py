@@ -23,7 +23,12 @@ def judge(observed: Repeats, plan: Plan, shape: Shape) -> Verdict:
     """
     runs = observed.runs
     if not runs:
-        return Verdict(NAME, Outcome.INFRA, f"none of {observed.asked} runs was heard of", {"runs": 0, "runs_asked": observed.asked})
+        return Verdict(
+            NAME,
+            Outcome.INFRA,
+            f"none of {observed.asked} runs was heard of",
+            {"runs": 0, "runs_asked": observed.asked},
+        )
     counts = Counter(run.digests for run in runs)
     # The most common result stands for the right one, so that a bad first run does not condemn all others.
     usual = counts.most_common(1)[0][0]

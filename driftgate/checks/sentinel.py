@@ -15,7 +15,8 @@ def judge(observed: Watched) -> Verdict:
     """Pass if every value that any cache kernel or VM call saw or wrote was finite. Negative control: ``nan-row``."""
     figures = {key: value for key, value in asdict(observed).items() if key != "first"}
     kernels = sum(observed.kernel_calls.values())
-    seen = f"{observed.values} values in {kernels} kernel calls and {observed.vm_calls} VM calls of {observed.runs} prefills"
+    calls = f"{kernels} kernel calls and {observed.vm_calls} VM calls"
+    seen = f"{observed.values} values in {calls} of {observed.runs} prefills"
     if observed.first is not None:
         first = observed.first
         kinds = ", ".join(f"{count} {kind}" for kind, count in observed.bad.items())

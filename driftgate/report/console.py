@@ -17,7 +17,8 @@ def header_lines(gate: Gate) -> list[str]:
     where = f"{spec.mcpu}, {spec.num_cores} cores" if not spec.is_gpu else f"warp width {spec.warp_width}"
     shape = gate.model.shape
     lines = [
-        f"driftgate {found['driftgate']}: {gate.model.name} (head_dim {shape.head_dim}, {shape.attention_layers} attention layers)"
+        f"driftgate {found['driftgate']}: {gate.model.name} "
+        f"(head_dim {shape.head_dim}, {shape.attention_layers} attention layers)"
         f" on {spec.name} ({where}), {gate.dtype}",
         f"plan {gate.plan.name}: {len(gate.plan.ids)} tokens in chunks {_chunks(gate.plan.chunks)}, "
         f"{settings.runs} runs in {min(settings.blocks, settings.runs)} processes, seed {settings.seed}",

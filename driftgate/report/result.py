@@ -91,7 +91,10 @@ class ResultFile:
         try:
             self._write()
         except OSError as error:
-            self.error = self.error or (Outcome.USAGE, f"--out {self.folder} can no longer be written: {error.strerror}")
+            self.error = self.error or (
+                Outcome.USAGE,
+                f"--out {self.folder} can no longer be written: {error.strerror}",
+            )
 
     def _write(self) -> None:
         # A name of its own: two gates may have been given one folder.

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 def library(config: Gemma3Config, target: Any) -> TextLibrary:
+    """The library module of ``config``, its parameters float32 until ``to`` says otherwise."""
     from models.gemma3.module import Gemma3Text
     from models.library import CacheShape, TextLibrary
 

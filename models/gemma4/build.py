@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 def library(config: Gemma4Config, target: Any) -> TextLibrary:
+    """The library module of ``config``, its parameters float32 until ``to`` says otherwise."""
     from models.gemma4.module import Gemma4Text
     from models.library import CacheShape, TextLibrary
 

@@ -62,7 +62,9 @@ class Gemma4Config:
         if self.full_rotary_factor > 1:
             raise UsageError(f"gemma4 config: full_rotary_factor is {self.full_rotary_factor}, but must be at most 1")
         if not 0 <= self.shared_layers < self.layers:
-            raise UsageError(f"gemma4 config: shared_layers ({self.shared_layers}) must be below layers ({self.layers})")
+            raise UsageError(
+                f"gemma4 config: shared_layers ({self.shared_layers}) must be below layers ({self.layers})"
+            )
         if self.layer_type(self.layers - 1) != FULL:
             raise UsageError(
                 f"gemma4 config: the last of {self.layers} layers must be a full one, "
