@@ -21,7 +21,7 @@ class Measured:
     out: str
 
 
-def measure(command: Sequence[str], env: dict[str, str], every: float = 0.2) -> Measured:
+def measure(command: Sequence[str], env: dict[str, str], every: float = 0.5) -> Measured:
     """Run ``command`` with ``env``, looking at its tree every ``every`` seconds."""
     start, peak = time.perf_counter(), 0
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
