@@ -37,11 +37,13 @@ class Ran:
 def run(tmp_path):
     """Run a command from another folder than the checkout: ``run("gate", "--runs", "3")``."""
 
-    def command(*words: str, program: tuple[str, ...] = ("-m", "driftgate.cli"), **env: str) -> Ran:
+    def command(
+        *words: str, program: tuple[str, ...] = ("-m", "driftgate.cli"), cwd: Path = tmp_path, **env: str
+    ) -> Ran:
         out = tmp_path / "out"
         done = subprocess.run(
             [sys.executable, *program, *words],
-            cwd=tmp_path,
+            cwd=cwd,
             env={**clean_environment(), "DRIFTGATE_OUT": str(out), "DRIFTGATE_TARGET": "llvm", **env},
             capture_output=True,
             text=True,

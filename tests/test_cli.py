@@ -139,6 +139,10 @@ def test_pytest_suites_gives_the_same_verdict_and_exit_codes(run, request):
     assert "verdict: pass (exit code 0)" in ran.out
     assert run("--runs", "9", "--checks", "repeat", "--fault", "merge-race", program=program).code == 1
     assert run("--model", "nonsense", program=program).code == 2
+    assert run("--bogus", program=program).code == 2
+    assert run("--collect-only", program=program).code == 0
+    assert run("-k", "nothing", program=program).code == 4
+    assert run("suites/test_luck.py", program=("-m", "pytest"), cwd=request.config.rootpath).code == 2
     assert run("--tokens", "16", "--runs", "1", "--checks", "repeat", program=program).code == 4
 
 
