@@ -4,7 +4,7 @@
     python -m benchmarks.device run FOLDER         on the GPU: needs TVM's runtime, nvcc, NumPy, safetensors, blake3
     python -m benchmarks.device judge FOLDER       where HuggingFace is: the verdicts
 
-The known-answer probe needs the compiler and is left out; that the device computes at all is for check reference to say.
+The known-answer probe needs the compiler and is left out: that the device computes at all, check reference says.
 """
 
 from __future__ import annotations
