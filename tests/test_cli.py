@@ -160,12 +160,19 @@ def test_junit_carries_the_figures(run, tmp_path):
 def test_interrupted_gate_keeps_what_it_finished(tmp_path, sent, code):
     out = tmp_path / "out"
     words = ["gate", "--target", "llvm", "--runs", "100000", "--checks", "chunking,repeat", "--out", str(out)]
+    # A shell that runs us in the background has SIGINT ignored, and children inherit that.
     with subprocess.Popen(
-        [sys.executable, "-m", "driftgate.cli", *words], cwd=tmp_path, env=clean_environment()
+        [sys.executable, "-m", "driftgate.cli", *words],
+        cwd=tmp_path,
+        env=clean_environment(),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as gate:
-        result = wait_for_first_check(gate, out / "result.json")
-        os.kill(gate.pid, sent)
-        assert gate.wait(timeout=60) == code
+        try:
+            result = wait_for_first_check(gate, out / "result.json")
+            os.kill(gate.pid, sent)
+            assert gate.wait(timeout=60) == code
+        finally:
+            gate.kill()
     kept = json.loads((out / "result.json").read_text())
     assert [c["check"] for c in kept["checks"]] == [c["check"] for c in result["checks"]] == ["chunking"]
     assert kept["verdict"] != "pass"
