@@ -161,12 +161,9 @@ def test_interrupted_gate_keeps_what_it_finished(tmp_path, sent, code):
     out = tmp_path / "out"
     words = ["gate", "--target", "llvm", "--runs", "100000", "--checks", "chunking,repeat", "--out", str(out)]
     # A shell that runs us in the background has SIGINT ignored, and children inherit that.
-    with subprocess.Popen(
-        [sys.executable, "-m", "driftgate.cli", *words],
-        cwd=tmp_path,
-        env=clean_environment(),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as gate:
+    listening = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [sys.executable, "-c", listening + "from driftgate.cli import main; sys.exit(main())", *words]
+    with subprocess.Popen(command, cwd=tmp_path, env=clean_environment()) as gate:
         try:
             result = wait_for_first_check(gate, out / "result.json")
             os.kill(gate.pid, sent)
