@@ -100,7 +100,7 @@ def test_every_default_is_a_value_and_no_option_is_lost() -> None:
 def test_names_of_an_option_follow_from_one_another_and_the_help_shows_the_default(o: options.Option) -> None:
     key = o.name.replace("-", "_")
     assert (o.key, o.ini, o.env) == (key, f"driftgate_{key}", f"DRIFTGATE_{key.upper()}")
-    assert o.described.endswith(f"(default: {o.default if o.default is not None else 'see README'})")
+    assert o.described.endswith(f"(default: {o.default or o.otherwise})")
     assert "\n" not in o.described
 
 
