@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.outcome.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception as error:
+        # Python would exit with 1, which means drift.
+        print(f"driftgate: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
+        return Outcome.INFRA.exit_code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
 def _gate(parsed: argparse.Namespace) -> int:
     import pytest
 
+    # What is meant for other pytest runs must not select, add or hide anything here.
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
     suites = Path(_room("suites"))
     display = importlib.import_module("fixtures.display")
     words = [str(suites), f"--rootdir={suites.parent}", f"--config-file={suites.parent / 'pyproject.toml'}"]

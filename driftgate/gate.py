@@ -21,7 +21,7 @@ from driftgate.outcome import DriftgateError, InfraError, Outcome, UsageError
 from driftgate.plan import PAGE, Plan, chunk_lengths
 from driftgate.report.result import Known, ResultFile
 from driftgate.subject import Subject, ready, rounded
-from driftgate.target import TargetSpec, check_dtype, default_dtype, resolve
+from driftgate.target import TargetSpec, check_dtype, default_dtype, open_device, resolve
 from driftgate.versions import versions
 
 if TYPE_CHECKING:
@@ -70,6 +70,9 @@ class Gate:
     @cached_property
     def _made(self) -> Subject | DriftgateError:
         try:
+            if self.target.is_gpu:
+                # Before a minute of compiling: is there anything to run it on?
+                open_device(self.target)
             return ready(
                 self.model,
                 self.target,
@@ -128,6 +131,7 @@ class Gate:
 
     def close(self) -> None:
         self.result.seconds = time.monotonic() - self.started
+        self.result.finished = True
         self.result.write()
         if "work" in self.__dict__:
             shutil.rmtree(self.work, ignore_errors=True)
@@ -169,9 +173,19 @@ def open_gate(
         },
         "command": command_line(settings),
     }
-    result = ResultFile(settings.out, header, settings.checks, settings.strict)
+    result = ResultFile(settings.out, header, settings.checks, settings.strict, finished=False)
     result.open()
+    if settings.junit is not None:
+        _writable(settings.junit)
     return Gate(settings, model, target, dtype, plan, corrections, fault, result, likely_causes)
+
+
+def _writable(junit: Path) -> None:
+    try:
+        junit.parent.mkdir(parents=True, exist_ok=True)
+        junit.open("a").close()
+    except OSError as error:
+        raise UsageError(f"--junit {junit} cannot be written: {error.strerror}") from None
 
 
 def _plan(settings: Settings, model: Model) -> Plan:
@@ -201,7 +215,15 @@ def _plan(settings: Settings, model: Model) -> Plan:
     wrong = [i for i in ids if not 0 <= i < model.shape.vocab]
     if wrong:
         raise UsageError(f"token id {wrong[0]} is out of vocabulary: {model.name} has ids 0 to {model.shape.vocab - 1}")
-    return Plan(settings.plan, ids, chunks)
+    plan = Plan(settings.plan, ids, chunks)
+    for start, length in zip(plan.starts, plan.chunks, strict=True):
+        if length > 1 and len(set(ids[start : start + length])) == 1:
+            # Equal tokens have equal values, and a mean of equal values is right whatever its weights.
+            raise UsageError(
+                f"tokens {start} to {start + length - 1}, a chunk, are all id {ids[start]}: attention over equal tokens "
+                "is right even where merge is wrong; take a prompt that varies"
+            )
+    return plan
 
 
 def _prompt_file(path: Path) -> tuple[int, ...]:
@@ -210,6 +232,8 @@ def _prompt_file(path: Path) -> tuple[int, ...]:
     except OSError as error:
         raise UsageError(f"--prompt-ids {path} cannot be read: {error.strerror}") from None
     except ValueError:
+        ids = None
+    except RecursionError:
         ids = None
     if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
         raise UsageError(f"--prompt-ids {path} must hold a JSON list of token ids, such as [2, 818, 5279]")

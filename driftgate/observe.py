@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftgate.job import plan_to_json
+from driftgate.outcome import InfraError
 from driftgate.plan import Plan
 from driftgate.processes import run_jobs
 from driftgate.subject import Subject
@@ -128,7 +129,12 @@ def repeats(
 
     # On a GPU the processes would share the one device's memory and time: one after the other there.
     at_once = 1 if subject.target.is_gpu else max(cores(), min(blocks, cores() + 1))
-    run_jobs(jobs, on_event, subject.timeout, at_once)
+    try:
+        run_jobs(jobs, on_event, subject.timeout, at_once)
+    except InfraError:
+        # A drift that was proved stands, whatever broke afterwards.
+        if all(run.digests == seen[0].digests for run in seen):
+            raise
     return Repeats(runs, blocks, tuple(sorted(seen, key=lambda run: run.run)), folder, sum(hits.values()))
 
 

@@ -194,6 +194,12 @@ def resolve(
     return Settings(**values, flags=repeatable)
 
 
+def asked_folder(flags: Mapping[str, str | None], env: Mapping[str, str], ini: Mapping[str, str]) -> Path:
+    """The output folder that was asked for, where the other options may be beyond repair."""
+    (out,) = (option for option in OPTIONS if option.name == "out")
+    return Path(flags.get("out") or env.get(out.env) or ini.get("out") or str(out.default))
+
+
 def command_line(settings: Settings, **changes: str) -> str:
     """The ``driftgate gate`` command that asks for ``settings`` again, with ``changes`` by option key."""
     switches = {option.name for option in OPTIONS if option.switch}

@@ -16,7 +16,8 @@ from driftgate.outcome import InfraError, UsageError
 def root() -> Path:
     """``$DRIFTGATE_CACHE``, or the user's cache folder."""
     if given := os.environ.get("DRIFTGATE_CACHE"):
-        return Path(given)
+        # Absolute: the processes that open what is cached run elsewhere.
+        return Path(given).absolute()
     from platformdirs import user_cache_path
 
     return user_cache_path("driftgate")

@@ -64,6 +64,7 @@ def test_missing_device_is_infra(run):
         ("[1.5]", "JSON list"),
         ("[", "JSON list"),
         ("[]", "JSON list"),
+        ("[5, 5, 5, 5]", "take a prompt that varies"),
     ],
 )
 def test_bad_prompt_file_is_one_line_and_exit_code_2(run, tmp_path, content, said):
@@ -143,7 +144,7 @@ def test_pytest_suites_gives_the_same_verdict_and_exit_codes(run, request):
     assert run("--collect-only", program=program).code == 0
     assert run("-k", "nothing", program=program).code == 4
     assert run("suites/test_luck.py", program=("-m", "pytest"), cwd=request.config.rootpath).code == 2
-    assert run("--tokens", "16", "--runs", "1", "--checks", "repeat", program=program).code == 4
+    assert run("--tokens", "16", "--runs", "2", "--checks", "repeat", program=program).code == 4
 
 
 def test_environment_stands_in_for_flags(run):
@@ -194,3 +195,31 @@ def test_models_and_version(run):
 
 def test_no_command_is_usage(run):
     assert run().code == 2
+
+
+def test_what_other_pytest_runs_are_told_does_not_select_checks_away(run):
+    ran = run(
+        "gate", "--runs", "2", "--checks", "repeat,sentinel", "--fault", "rope-restart", PYTEST_ADDOPTS="-k repeat"
+    )
+    assert {check["check"] for check in ran.result["checks"]} == {"repeat", "sentinel"}
+
+
+def test_one_run_is_no_repeat(run):
+    ran = run("gate", "--runs", "1", "--checks", "repeat")
+    assert ran.code == 4
+    assert "compared with nothing" in ran.check("repeat")["message"]
+
+
+def test_refused_run_leaves_no_older_verdict(run):
+    folder = run("gate", "--runs", "0").folder
+    folder.mkdir(exist_ok=True)
+    (folder / "result.json").write_text('{"verdict": "pass"}')
+    assert run("gate", "--runs", "0").code == 2
+    assert not (folder / "result.json").exists()
+
+
+def test_unwritable_junit_is_usage_before_anything_runs(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    ran = run("gate", "--junit", str(tmp_path / "file" / "junit.xml"))
+    assert ran.code == 2
+    assert "--junit" in one_line(ran.err)

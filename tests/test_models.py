@@ -140,7 +140,11 @@ CONTRADICTIONS: list[Any] = [
     *[(TINY, {"shared_layers": n}, rf"shared_layers \({n}\) must be below layers \(10\)") for n in (-1, 10, 11)],
     (TINY, {"layers": 9}, LAST.format(9, 4)),
     (TINY, {"sliding_per_full": 5}, LAST.format(10, 5)),
-    (TINY, {"shared_layers": 6}, "with shared_layers 6 no layer owns the K and V that the sharing layers of type full_attention read"),
+    (
+        TINY,
+        {"shared_layers": 6},
+        "with shared_layers 6 no layer owns the K and V that the sharing layers of type full_attention read",
+    ),
     pytest.param(TINY, {"sliding_per_full": -1}, "sliding_per_full is -1"),
 ]
 

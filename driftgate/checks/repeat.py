@@ -50,6 +50,8 @@ def judge(observed: Repeats, plan: Plan, shape: Shape) -> Verdict:
         return Verdict(NAME, Outcome.DRIFT, f"all {len(runs)} runs alike, but {broken['what']}", figures, broken)
     if miscounted:
         return Verdict(NAME, Outcome.NOT_EXERCISED, _miscounted(miscounted[0], expected), figures)
+    if len(runs) == 1:
+        return Verdict(NAME, Outcome.NOT_EXERCISED, "one run is compared with nothing: take two or more", figures)
     if expected[0] == 0:
         reason = "no chunk after the first has more than one token, so merge never runs"
         return Verdict(NAME, Outcome.NOT_EXERCISED, f"{reason}: take more tokens or shorter chunks", figures)

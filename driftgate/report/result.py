@@ -42,6 +42,8 @@ class ResultFile:
     error: tuple[Outcome, str] | None = None
     """What ended the run before its checks could be judged."""
     seconds: float = 0.0
+    finished: bool = True
+    """False while a run goes on: until it comes to its end, whatever its checks say, it is not a pass."""
 
     @property
     def path(self) -> Path:
@@ -77,6 +79,12 @@ class ResultFile:
 
     @property
     def outcome(self) -> Outcome:
+        """The worst of what was found; ``infra`` rather than a pass while the run is not at its end."""
+        return worst([self.outcome_so_far] if self.finished else [self.outcome_so_far, Outcome.INFRA])
+
+    @property
+    def outcome_so_far(self) -> Outcome:
+        """The worst of what was found, whether or not more was to come."""
         found = [v.outcome for v in self.verdicts]
         if self.error is not None:
             found.append(self.error[0])
@@ -106,7 +114,7 @@ class ResultFile:
         return {
             "schema": SCHEMA,
             "verdict": self.outcome.value,
-            "complete": not self.missing and self.error is None,
+            "complete": self.finished and not self.missing and self.error is None,
             "error": self.error[1] if self.error else None,
             **self.header,
             "seconds": round(self.seconds, 3),
