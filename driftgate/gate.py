@@ -220,8 +220,8 @@ def _plan(settings: Settings, model: Model) -> Plan:
         if length > 1 and len(set(ids[start : start + length])) == 1:
             # Equal tokens have equal values, and a mean of equal values is right whatever its weights.
             raise UsageError(
-                f"tokens {start} to {start + length - 1}, a chunk, are all id {ids[start]}: attention over equal tokens "
-                "is right even where merge is wrong; take a prompt that varies"
+                f"tokens {start} to {start + length - 1}, a chunk, are all id {ids[start]}: attention over equal "
+                "tokens is right even where merge is wrong; take a prompt that varies"
             )
     return plan
 
