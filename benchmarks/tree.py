@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,13 +25,17 @@ class Measured:
 def measure(command: Sequence[str], env: dict[str, str], every: float = 0.5) -> Measured:
     """Run ``command`` with ``env``, looking at its tree every ``every`` seconds."""
     start, peak = time.perf_counter(), 0
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    # A file, not a pipe: nobody reads while the command runs, and a full pipe would stop it.
+    with (
+        tempfile.TemporaryFile("w+") as output,
+        subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT) as process,
+    ):
         root = psutil.Process(process.pid)
         while process.poll() is None:
             peak = max(peak, _size(root))
             time.sleep(every)
-        assert process.stdout is not None
-        out = process.stdout.read()
+        output.seek(0)
+        out = output.read()
     return Measured(process.returncode, time.perf_counter() - start, peak, out)
 
 
