@@ -165,6 +165,7 @@ def open_gate(
             "name": plan.name,
             "tokens": len(plan.ids),
             "chunks": list(plan.chunks),
+            "ways": list(plan.ways),
             "page": settings.page,
             "ids": list(plan.ids),
             "seed": settings.seed,
@@ -215,7 +216,7 @@ def _plan(settings: Settings, model: Model) -> Plan:
     wrong = [i for i in ids if not 0 <= i < model.shape.vocab]
     if wrong:
         raise UsageError(f"token id {wrong[0]} is out of vocabulary: {model.name} has ids 0 to {model.shape.vocab - 1}")
-    plan = Plan(settings.plan, ids, chunks)
+    plan = Plan(settings.plan, ids, chunks, preset.ways if chunks == preset.chunks else ())
     for start, length in zip(plan.starts, plan.chunks, strict=True):
         if length > 1 and len(set(ids[start : start + length])) == 1:
             # Equal tokens have equal values, and a mean of equal values is right whatever its weights.

@@ -48,4 +48,4 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 def plan_from_json(data: dict[str, Any]) -> Plan:
     """The plan that ``plan_to_json`` made ``data`` of."""
-    return Plan(data["name"], tuple(data["ids"]), tuple(data["chunks"]))
+    return Plan(data["name"], tuple(data["ids"]), tuple(data["chunks"]), tuple(data.get("ways", ())))

@@ -42,6 +42,8 @@ class PlanPreset:
     chunks: tuple[int, ...]
     corrections: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Target name to the corrected kernels that are swapped in there (see ``driftgate.kernels.corrections``)."""
+    ways: tuple[str, ...] = ()
+    """How each chunk comes to the cache, see ``plan.Plan``; dropped where other chunks are asked for."""
 
 
 @dataclass(frozen=True, eq=False)

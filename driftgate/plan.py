@@ -11,6 +11,11 @@ PAGE = 16
 """Page size in tokens. TVM's kernels are compiled for 16 whatever the cache is told; others die inside a kernel."""
 
 
+PREFILL, FORK, TREE = "prefill", "fork", "tree"
+"""Ways to bring a chunk to the cache: onto the sequence; onto a fork of it, made for this chunk; as a token tree with
+one rejected node, whose accepted path is then committed."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """One sequence, prefilled in chunks from an empty cache."""
@@ -20,12 +25,28 @@ class Plan:
     """Token ids, as many as the chunks hold together."""
     chunks: tuple[int, ...]
     """Length of each chunk, in tokens."""
+    ways: tuple[str, ...] = ()
+    """``prefill``, ``fork`` or ``tree`` for each chunk; without any, all are ``prefill``. Logits do not depend on it."""
 
     def __post_init__(self) -> None:
         if sum(self.chunks) != len(self.ids):
             raise UsageError(
                 f"chunks {_shown(self.chunks)} hold {sum(self.chunks)} tokens, but the prompt has {len(self.ids)}"
             )
+        if self.ways:
+            self._check_ways()
+
+    def _check_ways(self) -> None:
+        if len(self.ways) != len(self.chunks) or not set(self.ways) <= {PREFILL, FORK, TREE}:
+            raise UsageError(f"plan {self.name}: ways are {PREFILL}, {FORK} or {TREE}, one a chunk")
+        for way, start, count in zip(self.ways, self.starts, self.chunks, strict=True):
+            if way == FORK and not (start > PAGE and start % PAGE):
+                # Elsewhere no page is copied, and the blocks of the cache are other than ``merge_calls`` counts.
+                raise UsageError(f"plan {self.name}: a fork has to begin inside a page after the first, not at {start}")
+            if way == TREE and count < 2:
+                raise UsageError(f"plan {self.name}: a tree has at least 2 tokens")
+        if self.ways.count(FORK) > 1:
+            raise UsageError(f"plan {self.name}: one fork at most")
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -33,15 +54,31 @@ class Plan:
         return tuple(accumulate(self.chunks, initial=0))[:-1]
 
     def merge_calls(self, attention_layers: int) -> int:
-        """Merges that one prefill makes: one per attention layer in each later chunk of more than one token.
+        """Merges that one prefill makes: in each layer, one less than the results that a chunk has.
 
-        A chunk of one token takes the decode path, and the first chunk has no past to merge with.
+        A chunk attends to itself and to each block of its past: one block, two after a fork, none at the start. A
+        chunk of one token takes the decode path, where itself and the last block are one.
         """
-        return attention_layers * sum(n > 1 for n in self.chunks[1:])
+        return attention_layers * sum(self._merges)
 
     def rows_merged(self, attention_layers: int, heads: int) -> int:
-        """Rows (token, query head) that those merges rewrite."""
-        return attention_layers * heads * sum(n for n in self.chunks[1:] if n > 1)
+        """Rows (token, query head) that those merges rewrite. A tree has one node more than the chunk has tokens."""
+        nodes = [n + (way == TREE) for n, way in zip(self.chunks, self.way_of_each, strict=True)]
+        return attention_layers * heads * sum(m * n for m, n in zip(self._merges, nodes, strict=True))
+
+    @property
+    def way_of_each(self) -> tuple[str, ...]:
+        """How each chunk comes to the cache."""
+        return self.ways or (PREFILL,) * len(self.chunks)
+
+    @property
+    def _merges(self) -> list[int]:
+        merges, blocks = [], 0
+        for n, way in zip(self.chunks, self.way_of_each, strict=True):
+            blocks += way == FORK
+            merges.append(max(blocks - (n == 1), 0))
+            blocks = max(blocks, 1)
+        return merges
 
 
 def split(tokens: int, chunk: int) -> tuple[int, ...]:

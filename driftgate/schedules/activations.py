@@ -17,6 +17,8 @@ from tvm.ir import Call, Expr, IRModule
 from tvm.ir.transform import PassContext
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
+Activation = Callable[[te.Tensor], te.Tensor]
+
 _DTYPES = ("float32", "float16")
 _LIMIT = 200.0
 """Beyond this exp(-t) is 0 or swamps everything for a float32, and exp(t) is still far from infinity."""
@@ -26,18 +28,23 @@ _LIMIT = 200.0
 class RewriteActivations:
     """Replace `nn.gelu_tanh` and `tanh` of float32 and float16 tensors by our own. To be run before LegalizeOps."""
 
+    def __init__(self, gelu: Activation | None = None, tangent: Activation | None = None) -> None:
+        """The two computations; ours by default."""
+        self.gelu = gelu or gelu_tanh
+        self.tangent = tangent or tanh
+
     def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
         """The pass itself."""
         builder = relax.BlockBuilder(mod)
         for name, func in mod.functions.items():
             if isinstance(func, relax.Function):
-                with_gelu = _replace(builder, func, "relax.nn.gelu_tanh", gelu_tanh)
-                builder.update_func(name, _replace(builder, with_gelu, "relax.tanh", tanh))
+                with_gelu = _replace(builder, func, "relax.nn.gelu_tanh", self.gelu)
+                builder.update_func(name, _replace(builder, with_gelu, "relax.tanh", self.tangent))
         return builder.finalize()
 
 
 def _replace(
-    builder: relax.BlockBuilder, func: relax.Function, operator: str, compute: Callable[[te.Tensor], te.Tensor]
+    builder: relax.BlockBuilder, func: relax.Function, operator: str, compute: Activation
 ) -> relax.Function:
     x = wildcard()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tvm
 from tvm import relax
 from tvm.ir import Call, Expr, IRModule
@@ -9,8 +11,8 @@ from tvm.ir.transform import PassContext
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 from tvm.target import Target
 
-from .matmul import linear_kernel
-from .operands import Layer
+from .matmul import fast_matmul, linear_kernel
+from .operands import Layer, Operands
 from .tiles import Tile, tile_for
 
 _DTYPES = ("float32", "float16")
@@ -24,14 +26,15 @@ class RewriteLinear:
     left for TVM's own legalization. It has to run before LegalizeOps: afterwards there is no matmul left to find.
     """
 
-    def __init__(self, target: Target) -> None:
-        """Choose the register tile for this target."""
+    def __init__(self, target: Target, body: Callable[[Operands], None] = fast_matmul) -> None:
+        """Choose the register tile for this target, and the body of the kernels."""
         self.tile = tile_for(target)
+        self.body = body
 
     def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
         """The pass itself."""
         builder = relax.BlockBuilder(mod)
-        rewriter = _Rewriter(builder, self.tile)
+        rewriter = _Rewriter(builder, self.tile, self.body)
         for name, func in mod.functions.items():
             if isinstance(func, relax.Function):
                 builder.update_func(name, rewriter.rewrite(func))
@@ -39,9 +42,10 @@ class RewriteLinear:
 
 
 class _Rewriter:
-    def __init__(self, builder: relax.BlockBuilder, tile: Tile) -> None:
+    def __init__(self, builder: relax.BlockBuilder, tile: Tile, body: Callable[[Operands], None]) -> None:
         self.builder = builder
         self.tile = tile
+        self.body = body
         self.kernels: dict[Layer, tvm.ir.GlobalVar] = {}
 
     def rewrite(self, func: relax.Function) -> relax.Function:
@@ -74,7 +78,7 @@ class _Rewriter:
                 return call
         layer = Layer(tuple(leading), n, k, transposed is not None, dtypes)
         if layer not in self.kernels:
-            self.kernels[layer] = self.builder.add_func(linear_kernel(layer, self.tile), "linear")
+            self.kernels[layer] = self.builder.add_func(linear_kernel(layer, self.tile, self.body), "linear")
         return relax.call_tir(self.kernels[layer], [x, w], relax.TensorType(call.ty.shape, dtypes[2]))
 
 

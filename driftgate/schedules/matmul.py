@@ -7,6 +7,8 @@ can be cut into chunks without the matrices moving a bit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx import PrimFunc
 from tvm.tirx.script.builder import ir as T
@@ -20,8 +22,13 @@ OPAQUE = 8
 """The operator pattern that keeps FuseOps from merging a function with its neighbours."""
 
 
-def linear_kernel(layer: Layer, tile: Tile) -> PrimFunc:
-    """The kernel `(x [*leading, k], w [n, k] or [k, n], y [*leading, n])`. The sum is always kept in float32."""
+def fast_matmul(op: Operands) -> None:
+    """Emit the body of the kernel. The sum is always kept in float32."""
+    when(op.rows == 1, lambda: one_row(op), lambda: many_rows(op))
+
+
+def linear_kernel(layer: Layer, tile: Tile, body: Callable[[Operands], None] = fast_matmul) -> PrimFunc:
+    """The kernel `(x [*leading, k], w [n, k] or [k, n], y [*leading, n])`."""
     shapes = ((layer.k,), (layer.n, layer.k) if layer.by_row else (layer.k, layer.n), (layer.n,))
     with IRBuilder() as builder, T.prim_func(private=True, s_tir=True):
         T.func_attr({"op_pattern": OPAQUE, "tirx.is_scheduled": True, "tirx.noalias": True})
@@ -31,6 +38,5 @@ def linear_kernel(layer: Layer, tile: Tile) -> PrimFunc:
             T.match_buffer(handle, shape if handle is handles[1] else (*leading, *shape), dtype)
             for handle, shape, dtype in zip(handles, shapes, layer.dtypes, strict=True)
         )
-        operands = Operands(x, w, y, leading, layer, tile)
-        when(operands.rows == 1, lambda: one_row(operands), lambda: many_rows(operands))
+        body(Operands(x, w, y, leading, layer, tile))
     return builder.get()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tvm
 from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext
@@ -13,16 +15,23 @@ from tvm.tirx import PrimFunc
 from .activations import RewriteActivations
 from .elementwise import Elementwise
 from .linear import RewriteLinear
-from .matmul import OPAQUE
+from . import plain as plain_kernels
+from .matmul import OPAQUE, fast_matmul
 from .rows import RowReduction
 
 
-def cpu_pipeline(target: Target | str | dict[str, object]) -> Pass:
+Edit = Callable[[IRModule], IRModule]
+
+
+def cpu_pipeline(target: Target | str | dict[str, object], plain: bool = False, edit: Edit = lambda mod: mod) -> Pass:
     """The Relax pipeline for an LLVM target: `tvm.compile(mod, target, relax_pipeline=cpu_pipeline(target))`.
 
     It takes a module of Relax functions (any stage before legalization) and does the whole lowering to VM form.
     Linear layers get our kernels, what fusion makes of the rest gets our schedules. PrimFuncs that are in the module
     already, the KV-cache kernels above all, come out as they went in, only marked `tirx.noalias`.
+
+    With ``plain``, functions of the same names without our kernels and schedules (see `plain`). ``edit`` has the last
+    word on the lowered module: a fault is planted there.
 
     Raises ValueError if the target is not an LLVM CPU.
     """
@@ -30,20 +39,25 @@ def cpu_pipeline(target: Target | str | dict[str, object]) -> Pass:
     if target.kind.name != "llvm":
         raise ValueError(f"cpu_pipeline needs a target of kind llvm, but got {target.kind.name}")
 
+    body = plain_kernels.plain_matmul if plain else fast_matmul
+    activations = (plain_kernels.gelu_tanh, plain_kernels.tanh) if plain else ()
+    schedule = () if plain else (dlight.ApplyDefaultSchedule(RowReduction(), dlight.cpu.Reduction(), Elementwise()),)
+
     @tvm.ir.transform.module_pass(opt_level=0, name="driftgate.cpu_pipeline")
     def pipeline(mod: IRModule, _: PassContext) -> IRModule:
         given = {name: func for name, func in mod.functions.items() if isinstance(func, PrimFunc)}
         with target:
             for step in (
                 *cpu_generic.library_dispatch_passes(target),
-                RewriteLinear(target),
-                RewriteActivations(),
+                RewriteLinear(target, body),
+                RewriteActivations(*activations),
                 _hide(given),
                 *cpu_generic.legalize_passes(target),
-                dlight.ApplyDefaultSchedule(RowReduction(), dlight.cpu.Reduction(), Elementwise()),
+                *schedule,
                 _restore(given),
                 *cpu_generic.dataflow_lower_passes(target),
                 *cpu_generic.finalize_passes(target),
+                edit,
                 mark_noalias(),
             ):
                 mod = step(mod)
