@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from driftgate import __version__
-from driftgate.options import OPTIONS
+from driftgate.options import ISOLATE, OPTIONS
 from driftgate.outcome import INTERRUPTED, DriftgateError, Outcome
 
 
@@ -44,20 +44,35 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"driftgate {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     gate = commands.add_parser("gate", help="run the suites on a model and give a verdict")
-    gate.add_argument("model", nargs="?", metavar="MODEL", help=OPTIONS[0].described)
-    for option in OPTIONS[1:]:
-        if option.switch:
-            gate.add_argument(
-                f"--{option.name}", dest=option.key, action="store_const", const="true", help=option.described
-            )
-        else:
-            gate.add_argument(f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.described)
+    _add_options(gate)
     gate.set_defaults(run=_gate)
+    isolate = commands.add_parser(
+        "isolate",
+        help="name the kernel that makes a model drift",
+        description="Reproduce a drift, replay and compare every kernel on its own inputs, and confirm by swap. "
+        "Exit code 1: a drift was reproduced; 4: there was none.",
+    )
+    _add_options(isolate, without=("checks", "isolate_on_fail"))
+    isolate.set_defaults(run=_gate, checks=ISOLATE, isolate_on_fail=None)
     models = commands.add_parser("models", help="list the presets with their shape")
     models.set_defaults(run=_models)
     doctor = commands.add_parser("doctor", help="print versions, devices, known-bad combinations and what to do")
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _add_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
+    model, *others = OPTIONS
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=model.described)
+    for option in others:
+        if option.key in without:
+            continue
+        if option.switch:
+            parser.add_argument(
+                f"--{option.name}", dest=option.key, action="store_const", const="true", help=option.described
+            )
+        else:
+            parser.add_argument(f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.described)
 
 
 def _gate(parsed: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 def model_library(model: Model, spec: TargetSpec, dtype: str) -> Path:
     """The compiled library of ``model``, from the cache where it is there. Raises InfraError if TVM refuses it."""
     target = to_tvm(spec)
-    module = _guarded(f"{model.name} cannot be built for {spec.name}", lambda: model.module(target, dtype))
+    module = guarded(f"{model.name} cannot be built for {spec.name}", lambda: model.module(target, dtype))
     return library(module, spec, f"{model.name}-{spec.name}-{dtype}", lambda: lowered(module, spec))
 
 
@@ -37,18 +37,20 @@ def lowered(module: Any, spec: TargetSpec) -> Any:
     return tvm.compile(module, target, relax_pipeline=cpu_pipeline(target))
 
 
-def library(module: Any, spec: TargetSpec, name: str, build: Callable[[], Any]) -> Path:
-    """``build()``, exported as a shared library under the key of ``module``, ``spec`` and the versions."""
+def library(module: Any, spec: TargetSpec, name: str, build: Callable[[], Any], variant: str = "") -> Path:
+    """``build()``, exported as a shared library under the key of ``module``, ``spec``, the versions and ``variant``.
+
+    ``variant`` tells apart what is built in another way from one module.
+    """
     import tvm
 
     found = versions()
-    entry = store.key(
-        tvm.ir.save_json(module), key(spec), found["tvm"], found["tvm_ffi"], found["driftgate"], _schedules()
-    )
+    parts = tvm.ir.save_json(module), key(spec), found["tvm"], found["tvm_ffi"], found["driftgate"], _schedules()
+    entry = store.key(*parts, *([variant] if variant else []))
 
     def make(path: Path) -> None:
         log.info("compiling %s", name)
-        _guarded(f"TVM cannot compile {name}", lambda: build().export_library(str(path)))
+        guarded(f"TVM cannot compile {name}", lambda: build().export_library(str(path)))
 
     return store.fetch("libraries", f"{name}-{entry}.so", make)
 
@@ -59,7 +61,8 @@ def _schedules() -> str:
     return "".join(file.read_text() for file in files)
 
 
-def _guarded(what: str, action: Callable[[], Any]) -> Any:
+def guarded(what: str, action: Callable[[], Any]) -> Any:
+    """``action()``; what TVM raises becomes an InfraError of one line that begins with ``what``."""
     from driftgate.runtime import first_line
 
     try:

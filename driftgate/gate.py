@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftgate.checks.verdict import Verdict
+from driftgate.kernels.replacements import SINGLE_WRITER
 from driftgate.model import Arrays, Model, check_arrays
 from driftgate.observe import Progress
 from driftgate.options import Settings, command_line
@@ -45,6 +46,10 @@ class Gate:
     result: ResultFile
     likely_causes: LikelyCauses = lambda gate, verdict: ()
     progress: Progress = lambda done, total: None
+    stage: Callable[[str], None] = lambda name: None
+    """Told of each part of a check that has several."""
+    library: Path | None = None
+    """A compiled library to test in place of compiling the model."""
     started: float = field(default_factory=time.monotonic)
 
     @cached_property
@@ -82,6 +87,8 @@ class Gate:
                 self.fault,
                 self.work,
                 self.settings.timeout,
+                self.library,
+                self.settings.seed,
             )
         except DriftgateError as error:
             return error
@@ -157,6 +164,11 @@ def open_gate(
     dtype = settings.dtype or default_dtype(target, model.shape.head_dim)
     check_dtype(target, dtype, model.shape.head_dim)
     corrections = tuple(preset.corrections.get(target.name, ()))
+    if settings.library is not None and not settings.library.is_file():
+        raise UsageError(f"--library {settings.library}: there is no such file")
+    for kernel, how in settings.swap:
+        if how == SINGLE_WRITER and not target.is_gpu:
+            raise UsageError(f"--swap {kernel}={how}: it is a GPU kernel, and {target.name} is none")
     header = {
         "model": {"name": model.name, "family": model.family, **dataclasses.asdict(model.shape)},
         "target": {**dataclasses.asdict(target), "dtype": dtype},
@@ -170,6 +182,7 @@ def open_gate(
             "ids": list(plan.ids),
             "seed": settings.seed,
             "corrections": list(corrections),
+            "library": str(settings.library) if settings.library else None,
             "fault": dict(fault) if fault else None,
         },
         "command": command_line(settings),
@@ -178,7 +191,8 @@ def open_gate(
     result.open()
     if settings.junit is not None:
         _writable(settings.junit)
-    return Gate(settings, model, target, dtype, plan, corrections, fault, result, likely_causes)
+    library = settings.library.resolve() if settings.library else None
+    return Gate(settings, model, target, dtype, plan, corrections, fault, result, likely_causes, library=library)
 
 
 def _writable(junit: Path) -> None:

@@ -25,12 +25,20 @@ class Job:
     task: dict[str, Any]
     """``kind`` is a key of ``worker.TASKS``, the rest its arguments."""
     swaps: dict[str, dict[str, str]]
-    """Kernel name to the ``library`` and ``function`` that replace it."""
+    """Kernel or ``vm:NAME`` to what replaces it: see ``kernels.replacements`` and, for a VM function, ``plain``."""
+    plain: str | None
+    """A library of plain VM functions under the same names (see ``kernels.vm_calls``), where there is one."""
     fault: dict[str, Any] | None
     """``entry`` (``module:function``) and its arguments: the engine knows no fault by name."""
     threads: int
     whole_window: bool
     """Create the cache with ``support_sliding_window = 1``: a window over all layers, RoPE applied inline."""
+    exchange_trees: bool
+    """See ``seam.Seam``."""
+    sync: str
+    """``none``; ``call``: wait for the device after every VM call; ``kernel``: around every cache kernel as well."""
+    seed: int
+    """Of C's rand in this process."""
     sys_path: list[str]
 
     def write(self, path: Path) -> None:

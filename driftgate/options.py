@@ -13,6 +13,10 @@ from driftgate.plan import parse_chunks
 
 DEFAULT_MODEL = "gemma4-tiny"
 CHECKS = ("repeat", "chunking", "reference", "sentinel")
+"""What a gate runs."""
+ISOLATE = "isolate"
+EVERY_CHECK = (*CHECKS, ISOLATE)
+SYNCS = ("none", "call", "kernel")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,11 @@ class Settings:
     timeout: float
     strict: bool
     keep_going: bool
+    library: Path | None
+    replays: int
+    swap: tuple[tuple[str, str], ...]
+    sync: str
+    isolate_on_fail: bool
     flags: tuple[tuple[str, str], ...] = ()
     """What was asked for other than by default, as flags: enough to ask for it again."""
 
@@ -99,10 +108,22 @@ def _seconds(text: str) -> float:
 
 def _checks(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    unknown = [name for name in names if name not in CHECKS]
+    unknown = [name for name in names if name not in EVERY_CHECK]
     if unknown:
-        raise UsageError(f"unknown check {unknown[0]!r}; the checks are {', '.join(CHECKS)}")
+        raise UsageError(f"unknown check {unknown[0]!r}; the checks are {', '.join(EVERY_CHECK)}")
     return names
+
+
+def _swap(text: str) -> tuple[tuple[str, str], ...]:
+    from driftgate.kernels.replacements import parse
+
+    return parse(text) if text else ()
+
+
+def _sync(text: str) -> str:
+    if text not in SYNCS:
+        raise UsageError(f"--sync {text!r}: there are {', '.join(SYNCS)}")
+    return text
 
 
 def _fault(text: str) -> tuple[str, float | None]:
@@ -156,6 +177,37 @@ OPTIONS = (
     Option("timeout", "300", "seconds without a sign of life until a process counts as hung", _seconds, metavar="S"),
     Option("strict", "false", "fail on known issues as well, and on stale ones", _truth, switch=True),
     Option("keep-going", "false", "do not stop at the first disagreeing run", _truth, switch=True),
+    Option(
+        "library",
+        None,
+        "test this compiled library of the model; it is native code and is run",
+        Path,
+        metavar="FILE",
+        otherwise="compiled from the preset",
+    ),
+    Option(
+        "replays",
+        "50",
+        "check isolate: runs of every kernel on the inputs of each call",
+        whole("replays", 1),
+        metavar="K",
+    ),
+    Option(
+        "swap",
+        "",
+        "check isolate: what replaces a kernel, such as merge=tvm-cpu",
+        _swap,
+        metavar="KERNEL=HOW[,...]",
+        otherwise="numpy for each",
+    ),
+    Option(
+        "sync",
+        "none",
+        "check isolate: wait for the device after every VM call, or around every kernel as well",
+        _sync,
+        metavar="|".join(SYNCS),
+    ),
+    Option("isolate-on-fail", "false", "where a check finds drift, go on to isolate the kernel", _truth, switch=True),
 )
 
 
@@ -201,10 +253,13 @@ def asked_folder(flags: Mapping[str, str | None], env: Mapping[str, str], ini: M
 
 
 def command_line(settings: Settings, **changes: str) -> str:
-    """The ``driftgate gate`` command that asks for ``settings`` again, with ``changes`` by option key."""
+    """The ``driftgate gate`` or ``driftgate isolate`` command that asks for ``settings`` again, with ``changes`` by option key."""
     switches = {option.name for option in OPTIONS if option.switch}
     flags = {**dict(settings.flags), **{name.replace("_", "-"): text for name, text in changes.items()}}
-    words = ["driftgate gate", shlex.quote(settings.model)]
+    isolates = flags.get("checks", "") == ISOLATE
+    words = [f"driftgate {ISOLATE if isolates else 'gate'}", shlex.quote(settings.model)]
+    if isolates:
+        del flags["checks"]
     for name, text in flags.items():
         if name not in switches:
             words.append(f"--{name} {shlex.quote(text)}")

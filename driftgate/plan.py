@@ -71,6 +71,13 @@ class Plan:
         """How each chunk comes to the cache."""
         return self.ways or (PREFILL,) * len(self.chunks)
 
+    def positions(self, chunk: int) -> tuple[int, ...]:
+        """Positions in the sequence of what chunk ``chunk`` brings: a tree's rejected node stands where the second
+        token does."""
+        start, count = self.starts[chunk], self.chunks[chunk]
+        straight = tuple(range(start, start + count))
+        return (start, start + 1, *straight[1:]) if self.way_of_each[chunk] == TREE else straight
+
     @property
     def _merges(self) -> list[int]:
         merges, blocks = [], 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from driftgate import observe
 from driftgate.checks import chunking as chunking_check
+from driftgate.checks import isolate as isolate_check
 from driftgate.checks import reference as reference_check
 from driftgate.checks import repeat as repeat_check
 from driftgate.checks import sentinel as sentinel_check
 from driftgate.checks.verdict import Verdict
 from driftgate.gate import Gate
+from driftgate.isolation import flow
 
 SENTINEL_RUNS = 10
 """Prefills under the sentinel: what strikes one kernel call in ten is seen, and it takes seconds."""
@@ -41,3 +43,8 @@ def sentinel(gate: Gate) -> Verdict:
     """N: a few prefills with every kernel and VM call watched."""
     observed = observe.watched(gate.subject, gate.plan, min(SENTINEL_RUNS, gate.settings.runs))
     return sentinel_check.judge(observed)
+
+
+def isolate(gate: Gate) -> Verdict:
+    """S: reproduce the symptom, replay and shadow every kernel, confirm by swap."""
+    return isolate_check.judge(flow.isolate(gate))

@@ -6,13 +6,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from driftgate.outcome import InfraError
-from driftgate.plan import PAGE, Plan
+from driftgate.outcome import InfraError, UsageError
+from driftgate.plan import FORK, PAGE, TREE, Plan
 from driftgate.seam import Seam
+
+if TYPE_CHECKING:
+    from driftgate.calls import Calls
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,24 @@ class Session:
         self.params = self._load(params)
         self._has_hidden = self.vm.module.implements_function("prefill_to_last_hidden_states", True)
         self.cache = self._create_cache(capacity, whole_window)
+        self.calls: Calls | None = None
+        """Whoever has to know which chunk of which plan runs."""
 
     def prefill(self, plan: Plan) -> Iterator[Chunk]:
         """Run ``plan`` on an emptied cache, chunk by chunk."""
+        if self.calls is not None:
+            self.calls.begin_prefill(plan)
         self._builtin("kv_state_clear")(self.cache)
         self._builtin("kv_state_add_sequence")(self.cache, 0)
-        for start, count in zip(plan.starts, plan.chunks, strict=True):
-            yield self._chunk(plan.ids[start : start + count])
+        sequence = 0
+        for start, count, way in zip(plan.starts, plan.chunks, plan.way_of_each, strict=True):
+            if way == FORK:
+                self._builtin("kv_state_fork_sequence")(self.cache, sequence, sequence + 1, -1)
+                sequence += 1
+            ids = plan.ids[start : start + count]
+            yield self._tree(sequence, ids) if way == TREE else self._chunk(sequence, ids)
+            if self.calls is not None:
+                self.calls.end_chunk()
 
     def all_logits(self, chunk: Chunk) -> np.ndarray:
         """Logits at every position of ``chunk``, float32 ``(n, vocab)``; without hidden states at its last alone."""
@@ -58,20 +72,39 @@ class Session:
             return chunk.logits[None]
         return self.vm["get_logits"](chunk.hidden, self.params).numpy()[0]
 
-    def _chunk(self, ids: tuple[int, ...]) -> Chunk:
+    def _chunk(self, sequence: int, ids: tuple[int, ...]) -> Chunk:
+        if not self._has_hidden:
+            logits = self._forward("prefill", sequence, ids)
+            return Chunk(None, logits.numpy().reshape(-1))
+        return self._with_logits(self._forward("prefill_to_last_hidden_states", sequence, ids))
+
+    def _tree(self, sequence: int, ids: tuple[int, ...]) -> Chunk:
+        """``ids`` as the accepted path of a token tree, and beside its second node another one that is rejected."""
+        if not self._has_hidden:
+            raise UsageError("a plan with a tree needs a library with prefill_to_last_hidden_states")
+        rejected = next((i for i in ids if i != ids[1]), ids[1])
+        nodes = (ids[0], rejected, *ids[1:])
+        parents = (-1, 0, 0, *range(2, len(nodes) - 1))
+        hidden = self._forward("prefill_to_last_hidden_states", sequence, nodes, parents)
+        shape = _shape()
+        commit = self._builtin("attention_kv_cache_commit_accepted_token_tree_nodes")
+        commit(self.cache, shape([sequence]), shape([len(nodes) - 1]))
+        accepted = np.delete(hidden.numpy(), 1, axis=1)
+        return self._with_logits(self._tensor(np.ascontiguousarray(accepted)))
+
+    def _forward(self, function: str, sequence: int, ids: tuple[int, ...], parents: tuple[int, ...] = ()) -> Any:
         shape = _shape()
         embedded = self.vm["embed"](self._tensor(np.array(ids, dtype=np.int32)), self.params)
         embedded = self._builtin("reshape")(embedded, shape([1, *embedded.shape]))
-        self._builtin("kv_state_begin_forward")(self.cache, shape([0]), shape([len(ids)]))
-        if self._has_hidden:
-            hidden = self.vm["prefill_to_last_hidden_states"](embedded, self.cache, self.params)[0]
-            last = self._tensor(np.ascontiguousarray(hidden.numpy()[:, -1:]))
-            logits = self.vm["get_logits"](last, self.params)
-        else:
-            hidden = None
-            logits = self.vm["prefill"](embedded, self.cache, self.params)[0]
+        tree = (shape(parents),) if parents else ()
+        self._builtin("kv_state_begin_forward")(self.cache, shape([sequence]), shape([len(ids)]), *tree)
+        result = self.vm[function](embedded, self.cache, self.params)[0]
         self._builtin("kv_state_end_forward")(self.cache)
-        return Chunk(hidden, logits.numpy().reshape(-1))
+        return result
+
+    def _with_logits(self, hidden: Any) -> Chunk:
+        last = self._tensor(np.ascontiguousarray(hidden.numpy()[:, -1:]))
+        return Chunk(hidden, self.vm["get_logits"](last, self.params).numpy().reshape(-1))
 
     def _create_cache(self, capacity: int, whole_window: bool) -> Any:
         shape = _shape()

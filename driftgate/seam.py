@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from driftgate.outcome import InfraError, UsageError
+from driftgate.outcome import DriftgateError, UsageError
 
 CONSTRUCTOR = "vm.builtin.paged_attention_kv_cache_create"
 
@@ -97,6 +97,8 @@ class Seam:
     """After construction of a cache: the functions it holds, swaps applied, wrappers not."""
     config: CacheConfig | None = None
     """After construction of a cache: its figures."""
+    error: DriftgateError | None = None
+    """What was raised inside the runtime, which hands on its text alone."""
 
     def wrap(self, names: frozenset[str] | set[str], wrapper: Wrapper) -> None:
         self.wrappers.append((frozenset(names), wrapper))
@@ -120,6 +122,10 @@ class Seam:
                     kernel = wrapper(name, kernel)
                 tvm_ffi.register_global_func(name, kernel, override=True)
             yield self
+        except Exception as error:
+            if self.error is not None:
+                raise self.error from error
+            raise
         finally:
             for name, original in originals.items():
                 tvm_ffi.register_global_func(name, original, override=True)
@@ -141,13 +147,23 @@ class Seam:
             self._check_swaps()
             return original(*changed)
 
-        return construct
+        return self._keeping_errors(construct)
+
+    def _keeping_errors(self, function: Kernel) -> Kernel:
+        def guarded(*args: Any) -> Any:
+            try:
+                return function(*args)
+            except DriftgateError as error:
+                self.error = self.error or error
+                raise
+
+        return guarded
 
     def _check_swaps(self) -> None:
         missing = [name for name in self.swaps if name in KERNELS.values() and name not in self.kernels]
         if missing:
             there = ", ".join(sorted(self.kernels))
-            raise InfraError(f"the library has no kernel {missing[0]!r} to swap; it has {there}")
+            raise UsageError(f"the library has no kernel {missing[0]!r} to swap; it has {there}")
 
     def _entry(self, name: str, entry: Any) -> Any:
         """``entry`` with its kernel changed: a bare function, an array of functions, or a tagged pair."""
@@ -166,7 +182,9 @@ class Seam:
         if name in self.swaps:
             kernel = self.swaps[name](self.config, kernel)
         self.kernels[name] = kernel
-        return _wrapped(self.wrappers, name, kernel)
+        wrapped = _wrapped(self.wrappers, name, kernel)
+        # A kernel of the library raises nothing of ours.
+        return wrapped if wrapped is kernel and name not in self.swaps else self._keeping_errors(wrapped)
 
 
 def _wrapped(wrappers: list[tuple[frozenset[str], Wrapper]], name: str, kernel: Kernel) -> Kernel:

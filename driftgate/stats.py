@@ -26,3 +26,11 @@ def lower_bound(failures: int, runs: int, confidence: float) -> float:
     from scipy.stats import beta
 
     return float(beta.ppf(1.0 - confidence, failures, runs - failures + 1))
+
+
+def fisher(failures: int, runs: int, failures_after: int, runs_after: int) -> float:
+    """One-sided p-value of Fisher's exact test: of a drop at least this large if both had one failure rate."""
+    from scipy.stats import fisher_exact
+
+    table = [[failures, runs - failures], [failures_after, runs_after - failures_after]]
+    return float(fisher_exact(table, alternative="greater")[1])

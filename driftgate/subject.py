@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from driftgate.job import Job
 from driftgate.model import Arrays, Model
 from driftgate.target import TargetSpec
+
+SEEDS_APART = 1000
+"""Processes that a seed has numbers for before they are the next seed's."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +29,19 @@ class Subject:
     capacity: int
     """Tokens that the cache holds."""
     swaps: Mapping[str, Mapping[str, str]]
-    """Corrected kernels by name: the library and function of each."""
+    """What replaces kernels, by name; see ``job.Job``."""
     fault: Mapping[str, Any] | None
     work: Path
     """Folder for what the processes leave behind."""
     timeout: float
     whole_window: bool = False
     """Whether the cache has one window over all layers, see ``job.Job``."""
+    plain: Path | None = None
+    """Library of plain VM functions, once isolation has had it made."""
+    exchange_trees: bool = False
+    sync: str = "none"
+    seeds: Iterator[int] = field(default_factory=count)
+    """One for each process, so that no two draw the same numbers and the next run draws them again."""
 
     def job(self, task: dict[str, Any], threads: int) -> Job:
         return Job(
@@ -45,6 +55,10 @@ class Subject:
             fault=dict(self.fault) if self.fault is not None else None,
             threads=threads,
             whole_window=self.whole_window,
+            plain=str(self.plain) if self.plain else None,
+            exchange_trees=self.exchange_trees,
+            sync=self.sync,
+            seed=next(self.seeds),
             # Faults live outside the engine, beside it in the checkout.
             sys_path=[str(Path(__file__).parents[1])],
         )
@@ -59,22 +73,29 @@ def ready(
     fault: Mapping[str, Any] | None,
     work: Path,
     timeout: float,
+    library: Path | None = None,
+    seed: int = 0,
 ) -> Subject:
-    """Compile ``model``, or find it compiled, build its corrections, and put its weights where processes read them."""
+    """Compile ``model``, or find it compiled, build its corrections, and put its weights where processes read them.
+
+    ``library`` is taken in place of compiling one.
+    """
     from driftgate.compile import model_library
-    from driftgate.kernels.corrections import swap
+    from driftgate.kernels.corrections import TREE_ORDER, swap
 
     return Subject(
         model=model,
         target=target,
         dtype=dtype,
-        library=model_library(model, target, dtype),
+        library=library or model_library(model, target, dtype),
         params=_params(model, dtype, arrays, work),
         capacity=model.shape.capacity,
-        swaps=dict(swap(name, model.shape, target, dtype) for name in corrections),
+        swaps=dict(swap(name, model.shape, target, dtype) for name in corrections if name != TREE_ORDER),
+        exchange_trees=TREE_ORDER in corrections,
         fault=fault,
         work=work,
         timeout=timeout,
+        seeds=count(seed * SEEDS_APART),
     )
 
 

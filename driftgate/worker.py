@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftgate.job import NO_RUN, Job, plan_from_json
-from driftgate.outcome import DriftgateError, Outcome
+from driftgate.outcome import DriftgateError, Outcome, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from driftgate.calls import Calls
     from driftgate.plan import Plan
     from driftgate.runtime import Session
     from driftgate.seam import Seam
@@ -33,18 +36,38 @@ def main(path: str) -> int:
         # The runtime alone loads in a fraction of the compiler's time and memory, and there is a process per block.
         os.environ["TVM_USE_RUNTIME_LIB"] = "1"
     os.environ["TVM_NUM_THREADS"] = str(job.threads)
+    # A kernel under test may draw from C's rand: each process its own numbers, and the same when it is asked again.
+    ctypes.CDLL(None).srand(job.seed)
     try:
-        TASKS[job.task["kind"]](job)
+        tasks()[job.task["kind"]](job)
     except DriftgateError as error:
         emit("error", outcome=error.outcome.value, message=str(error))
     except BrokenPipeError:
         # The parent is gone and nobody reads: stop working.
         os._exit(1)
     except Exception as error:  # whatever a library under test raises is the finding
+        if _seam is not None and _seam.error is not None:
+            # What we raised inside the runtime has lost its class on the way out of it.
+            emit("error", outcome=_seam.error.outcome.value, message=str(_seam.error))
+            return 0
         from driftgate.runtime import first_line
 
         emit("error", outcome=Outcome.INFRA.value, message=f"{type(error).__name__}: {first_line(error)}")
     return 0
+
+
+def tasks() -> dict[str, Callable[[Job], None]]:
+    """What a process can be asked for, by ``kind``."""
+    from driftgate.isolation import tasks as isolation
+
+    return {
+        "repeat": repeat,
+        "logits": logits,
+        "sentinel": sentinel,
+        "sweep": isolation.sweep,
+        "divergence": isolation.divergence,
+        "replays": isolation.replays,
+    }
 
 
 def emit(event: str, **fields: Any) -> None:
@@ -69,7 +92,7 @@ def repeat(job: Job) -> None:
     from driftgate.seam import MergeCounter
 
     task, counter = job.task, MergeCounter()
-    session, fault = _open(job, counter.attach)
+    session, fault = opened(job, counter.attach)
     plan = plan_from_json(task["plan"])
     first: list[list[str]] | None = None
     differing = False
@@ -110,7 +133,7 @@ def logits(job: Job) -> None:
     from driftgate.seam import MergeCounter
 
     counter = MergeCounter()
-    session, fault = _open(job, counter.attach)
+    session, fault = opened(job, counter.attach)
     for number, entry in enumerate(job.task["plans"]):
         plan = plan_from_json(entry["plan"])
         fault.begin_run(NO_RUN - number)
@@ -127,7 +150,7 @@ def sentinel(job: Job) -> None:
     from driftgate.watch import Watch
 
     counter, watch = MergeCounter(), Watch()
-    session, fault = _open(job, counter.attach, watch.attach)
+    session, fault = opened(job, counter.attach, watch.attach)
     plan = plan_from_json(job.task["plan"])
     session.vm.set_instrument(watch.instrument)
     for run in range(job.task["runs"]):
@@ -140,9 +163,6 @@ def sentinel(job: Job) -> None:
     emit("done", fault_hits=fault.hits, watch=watch.report())
 
 
-TASKS: dict[str, Callable[[Job], None]] = {"repeat": repeat, "logits": logits, "sentinel": sentinel}
-
-
 class _NoFault:
     hits = 0
 
@@ -153,21 +173,48 @@ class _NoFault:
         """Nothing to draw."""
 
 
-def _open(job: Job, *attach: Callable[[Seam], None]) -> tuple[Session, Any]:
-    """The session and its fault. Swaps are innermost, then the fault; observers attach last and see what it did."""
+def opened(job: Job, *attach: Callable[[Seam], None], calls: Calls | None = None) -> tuple[Session, Any]:
+    """The session and its fault. The fault is innermost, then swaps; observers attach last and see what both did."""
     import tvm
 
+    from driftgate.calls import POSITIONS, VM, Calls, vm_name
+    from driftgate.kernels import replacements, vm_calls
+    from driftgate.modes.sync import Sync
     from driftgate.runtime import open_session
     from driftgate.seam import Seam
     from driftgate.target import TargetSpec, open_device
 
     device = tvm.cpu() if job.target["name"] == "llvm" else open_device(TargetSpec(**job.target))
-    swaps = {name: tvm.runtime.load_module(swap["library"])[swap["function"]] for name, swap in job.swaps.items()}
-    seam, fault = Seam(swaps), _planted(job)
-    for observer in (fault.attach, *attach):
+    calls = calls or Calls([])
+    plain = vm_calls.functions(job.plain)
+    kernels = {name: how for name, how in job.swaps.items() if not name.startswith(VM)}
+    seam = Seam({name: replacements.swap(name, how, _not_finite) for name, how in kernels.items()})
+    seam.exchange_trees = job.exchange_trees
+    for name in set(job.swaps) - set(kernels) - {vm_name(POSITIONS)}:
+        if (function := plain(name)) is None:
+            raise UsageError(f"the library has no plain function for {name}")
+        calls.replacements[name] = function
+    if job.sync != "none":
+        calls.modes = [Sync(device, job.sync == "kernel"), *calls.modes]
+        calls.vm = True
+    fault = _planted(job)
+    fault.attach(seam)
+    if vm_name(POSITIONS) in job.swaps:
+        seam.builtins.setdefault(POSITIONS, []).append(lambda name, kernel: calls.right_positions(kernel))
+    for observer in (*attach, calls.attach):
         observer(seam)
     paths = Path(job.library), Path(job.params)
-    return open_session(*paths, device, job.dtype, job.capacity, seam, job.whole_window), fault
+    global _seam
+    _seam = seam
+    session = open_session(*paths, device, job.dtype, job.capacity, seam, job.whole_window)
+    session.calls = calls
+    calls.instrument_of(session.vm)
+    return session, fault
+
+
+_seam: Seam | None = None
+_not_finite: Counter[str] = Counter()
+"""Calls of swapped kernels that were given a NaN or an infinity."""
 
 
 def _planted(job: Job) -> Any:
@@ -179,4 +226,7 @@ def _planted(job: Job) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    # The module by its name, not this second copy of it: the tasks of other rooms speak through it too.
+    from driftgate import worker
+
+    sys.exit(worker.main(sys.argv[1]))

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from driftgate.kernels.sliding_prefill import FUNCTION, NO_KEY, build
+from driftgate.kernels.attention import NO_KEY
+from driftgate.kernels.sliding_prefill import FUNCTION, build
 from driftgate.target import resolve, to_tvm
 
 PAGE = 16

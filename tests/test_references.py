@@ -88,19 +88,51 @@ def decode(rng, mode=0, info=None):
 def tree(rng, mode=0):
     qkv = floats(rng, 8, HEADS, DIM), ints(0, 6, 8), floats(rng, 8, KV_HEADS, DIM), floats(rng, 8, KV_HEADS, DIM)
     order = np.concatenate([NODES, ints([0, 1], [1, 2])])
-    return *qkv, ints(0, 6, 8), np.arange(8, dtype=np.int32), ints(0, 6, 8), order, *results(rng, 8), mode, 1.0, THETA, 0.3
+    return (
+        *qkv,
+        ints(0, 6, 8),
+        np.arange(8, dtype=np.int32),
+        ints(0, 6, 8),
+        order,
+        *results(rng, 8),
+        mode,
+        1.0,
+        THETA,
+        0.3,
+    )
 
 
 def tree_paged(rng):
     q, _, pages, *tables = paged(rng)[:8]
     order = np.concatenate([NODES, ints([0, 2], [1, 2])])
     turn = 0, 1.0, THETA, 0.3
-    return floats(rng, 6, HEADS, DIM), ints(0, 4, 6), pages, *tables[:4], tables[4][:6], *results(rng, 6), *turn, ints(0, 6, 8), order
+    return (
+        floats(rng, 6, HEADS, DIM),
+        ints(0, 4, 6),
+        pages,
+        *tables[:4],
+        tables[4][:6],
+        *results(rng, 6),
+        *turn,
+        ints(0, 6, 8),
+        order,
+    )
 
 
 def ragged(rng, causal=1, mode=0):
     qkv = floats(rng, 7, HEADS, DIM), ints(0, 4, 7), floats(rng, 9, KV_HEADS, DIM), floats(rng, 9, KV_HEADS, DIM)
-    return *qkv, ints(0, 6, 9), np.arange(3, 10, dtype=np.int32), ints(1, 5), *results(rng, 7), causal, mode, 2.0, 7e3, 0.3
+    return (
+        *qkv,
+        ints(0, 6, 9),
+        np.arange(3, 10, dtype=np.int32),
+        ints(1, 5),
+        *results(rng, 7),
+        causal,
+        mode,
+        2.0,
+        7e3,
+        0.3,
+    )
 
 
 def qkv(rng, apply=1, dtype="float32"):
@@ -121,7 +153,10 @@ def merge(rng, dtype="float32", empty=()):
 SLIDING = np.array([[5, 16], [0, 3], [0, 2]], np.int32)
 """Tokens in the last page, offset of the window, sink: of two sequences."""
 CASES = {
-    "append": ("append", lambda r: (pool(r), floats(r, 4, KV_HEADS, DIM), floats(r, 4, KV_HEADS, DIM), ints(17, -1, 80, 3))),
+    "append": (
+        "append",
+        lambda r: (pool(r), floats(r, 4, KV_HEADS, DIM), floats(r, 4, KV_HEADS, DIM), ints(17, -1, 80, 3)),
+    ),
     "ragged": ("prefill_ragged", ragged),
     "ragged, not causal": ("prefill_ragged", lambda r: ragged(r, 0)),
     "ragged, inline RoPE": ("prefill_ragged", lambda r: ragged(r, 1, 1)),
@@ -229,7 +264,9 @@ def test_longrope_divides_by_the_factors_for_its_length(tokens, which):
 
 
 def test_unknown_scaling_is_refused_with_those_there_are():
-    with pytest.raises(UsageError, match="rope_type 'ntk' has no reference; there are gptj, llama3, llama4, longrope, yarn"):
+    with pytest.raises(
+        UsageError, match="rope_type 'ntk' has no reference; there are gptj, llama3, llama4, longrope, yarn"
+    ):
         rotated(np.zeros((1, 1, 4)), np.zeros(1), Rope(THETA, 1.0, 4, {"rope_type": "ntk"}))
 
 
@@ -274,10 +311,16 @@ def test_key_out_of_sight_has_no_part_whatever_it_holds():
 
 
 MISFITS = [
-    (merge(np.random.default_rng(0))[:3], "merge is called with 3 arguments, but its reference takes 4: v, s, v_other, s_other"),
+    (
+        merge(np.random.default_rng(0))[:3],
+        "merge is called with 3 arguments, but its reference takes 4: v, s, v_other, s_other",
+    ),
     ((*merge(np.random.default_rng(0))[:3], 7), "argument 3 (s_other) is int, not a tensor"),
     ((*merge(np.random.default_rng(0))[:3], np.zeros(4, np.float32)), "argument 3 (s_other) has 1 dimensions, not 2"),
-    ((*merge(np.random.default_rng(0))[:3], np.zeros((4, 4), np.int32)), "argument 3 (s_other) has dtype int32, not float32"),
+    (
+        (*merge(np.random.default_rng(0))[:3], np.zeros((4, 4), np.int32)),
+        "argument 3 (s_other) has dtype int32, not float32",
+    ),
 ]
 
 

@@ -20,3 +20,5 @@ class Verdict:
     figures: Mapping[str, Any] = field(default_factory=dict)
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """Where it first went wrong: run, chunk, position, vocabulary index, both values and both bit patterns."""
+    rows: list[dict[str, Any]] | None = None
+    """One entry a kernel, for checks that judge kernels."""

@@ -29,7 +29,9 @@ def attend(
     if not (np.isfinite(k).all() and np.isfinite(v).all()) and not visible.all():
         # Zero times NaN is NaN: rows that see different keys must not share a matrix product.
         for i in range(n):
-            rows, row_lse = attend(q[i : i + 1], k[visible[i]], v[visible[i]], np.ones((1, visible[i].sum()), bool), scale)
+            rows, row_lse = attend(
+                q[i : i + 1], k[visible[i]], v[visible[i]], np.ones((1, visible[i].sum()), bool), scale
+            )
             out[i], lse[i] = rows[0], row_lse[0]
         return out, lse
     for head in range(heads):

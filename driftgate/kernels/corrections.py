@@ -14,6 +14,11 @@ from driftgate.plan import PAGE
 from driftgate.target import TargetSpec, to_tvm
 
 
+TREE_ORDER = "cpu-tree-order"
+"""The correction that is no kernel: TVM's CPU branch hands the two tree kernels to the cache the wrong way round, and
+any token tree fails; with it the seam puts each where it belongs (``seam.TREE_ARGUMENTS``)."""
+
+
 @dataclass(frozen=True)
 class Correction:
     """One kernel that takes the place of TVM's."""

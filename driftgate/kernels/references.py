@@ -101,7 +101,9 @@ class _Attention:
     rope: Rope
     window: int
 
-    def paged(self, q, q_indptr, pages, page_indptr, page_values, info, k_offset, q_position, output, lse, causal, *turn):
+    def paged(
+        self, q, q_indptr, pages, page_indptr, page_values, info, k_offset, q_position, output, lse, causal, *turn
+    ):
         """Queries over pages: a window keeps the last ``window - row - 1`` keys, else causality those up to the row."""
         for b, rows in enumerate(_ranges(q_indptr)):
             k, v = _gathered(b, pages, page_indptr, page_values, info)

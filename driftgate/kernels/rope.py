@@ -86,9 +86,13 @@ def rotated(x: np.ndarray, positions: np.ndarray, rope: Rope, ext_factors: np.nd
     angle = (positions.astype(np.float64) * rope.scale)[:, None, None] * turn
     cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
     half = rope.rotary_dim // 2
-    low, high = (slice(0, rope.rotary_dim, 2), slice(1, rope.rotary_dim, 2)) if rope.interleaved else (
-        slice(0, half),
-        slice(half, rope.rotary_dim),
+    low, high = (
+        (slice(0, rope.rotary_dim, 2), slice(1, rope.rotary_dim, 2))
+        if rope.interleaved
+        else (
+            slice(0, half),
+            slice(half, rope.rotary_dim),
+        )
     )
     out = x.copy()
     out[..., low] = x[..., low] * cos - x[..., high] * sin

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-LOG2_E = 1.4426950408889634
-NO_KEY = -5e4
-"""LSE of a row that sees no key, as TVM's kernels have it: finite, and 2^NO_KEY is 0."""
+from driftgate.kernels.attention import LOG2_E, NO_KEY
 
 FUNCTION = "prefill_sliding_corrected"
 

@@ -38,9 +38,10 @@ def summary_lines(gate: Gate) -> list[str]:
     lines = []
     for verdict in result.verdicts:
         lines.append(f"  {verdict.check:10} {verdict.outcome.value:{width}}  {verdict.message}")
-        for label in ("likely_causes", "reproduce"):
+        lines.extend(f"  {'':10} {'':{width}}  {line}" for line in _kernels(verdict.rows or []))
+        for label in ("likely_causes", "not_told_apart", "reproduce"):
             if value := verdict.evidence.get(label):
-                shown = ", ".join(value) if isinstance(value, list) else value
+                shown = "; ".join(value) if isinstance(value, list) else value
                 lines.append(f"  {'':10} {'':{width}}  {label.replace('_', ' ')}: {shown}")
     for name in result.missing:
         lines.append(f"  {name:10} {'not run':{width}}  the run ended before it")
@@ -51,6 +52,30 @@ def summary_lines(gate: Gate) -> list[str]:
     outcome = result.outcome
     lines.append(f"verdict: {outcome.value} (exit code {outcome.exit_code}), {result.seconds:.1f} s, {result.path}")
     return lines
+
+
+ROWS_SHOWN = 6
+
+
+def _kernels(rows: list[dict[str, Any]]) -> list[str]:
+    """A table of the kernels with most against them; result.json has them all."""
+    if not rows:
+        return []
+    heading = (
+        f"{'kernel':28} {'calls':>6} {'replays':>8} {'disagree':>8} {'compared':>8} {'off':>5} {'worst, in bands':>15}"
+    )
+    lines = [heading]
+    for row in rows[:ROWS_SHOWN]:
+        name = row["kernel"] if len(row["kernel"]) <= 28 else row["kernel"][:25] + "..."
+        worst = f"{row['worst_in_bands']:.3g}" if row["compared"] else "-"
+        place = row["first"] or {}
+        where = f"  first: run {place['run']}, chunk {place['chunk']}, layer {place['layer']}" if "run" in place else ""
+        lines.append(
+            f"{name:28} {row['calls']:6} {row['replays']:8} {row['disagreed']:8} {row['compared']:8} {row['off']:5} "
+            f"{worst:>15}{where if row['culprit'] else ''}"
+        )
+    left = len(rows) - ROWS_SHOWN
+    return [*lines, f"... and {left} more in result.json"] if left > 0 else lines
 
 
 def _note(status: str, strict: bool) -> str:
@@ -89,9 +114,16 @@ class Console:
         else:
             self.line(f"{check}: running")
 
+    def stage(self, name: str) -> None:
+        """A part of the check that runs."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=name, completed=0, total=None)
+        else:
+            self.line(f"  {name}")
+
     def progress(self, done: int, total: int) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total)
+            self._bar.update(self._task, completed=done, total=total or None)
         elif total >= 4 and done % (total // 4) == 0:
             self.line(f"  {done} of {total} runs")
 

@@ -126,6 +126,7 @@ class ResultFile:
                     "message": v.message,
                     "figures": v.figures,
                     "evidence": v.evidence,
+                    **({"rows": v.rows} if v.rows is not None else {}),
                 }
                 for v in self.verdicts
             ],

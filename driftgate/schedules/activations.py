@@ -43,9 +43,7 @@ class RewriteActivations:
         return builder.finalize()
 
 
-def _replace(
-    builder: relax.BlockBuilder, func: relax.Function, operator: str, compute: Activation
-) -> relax.Function:
+def _replace(builder: relax.BlockBuilder, func: relax.Function, operator: str, compute: Activation) -> relax.Function:
     x = wildcard()
 
     def replace(call: Call, found: dict[object, Expr]) -> Expr:

@@ -34,7 +34,8 @@ def plain_matmul(op: Operands) -> None:
             with T.serial(0, SIDE_BY_SIDE) as j:
                 column = block * SIDE_BY_SIDE + j
                 when(
-                    column < op.n, lambda: T.buffer_store(op.y, sums[j].astype(op.y.dtype), [*row, column])  # noqa: B023
+                    column < op.n,
+                    lambda: T.buffer_store(op.y, sums[j].astype(op.y.dtype), [*row, column]),  # noqa: B023
                 )
 
     with T.parallel(0, -(-op.n // SIDE_BY_SIDE)) as block:

@@ -1,0 +1,68 @@
+"""Reproduce what is wrong, and measure how often."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftgate import observe
+from driftgate.checks.band import band
+from driftgate.isolation.observations import NONE, OFF_REFERENCE, UNSTABLE, Rate, Swapped, Symptom, odd
+from driftgate.metrics import max_abs, unusable
+
+if TYPE_CHECKING:
+    from driftgate.gate import Gate
+    from driftgate.subject import Subject
+
+STABLE_RUNS = 30
+"""Prefills that show a wrong result to be stable; replays look for rarer instability."""
+Progress = Callable[[str], None]
+
+
+def reproduce(gate: Gate, subject: Subject) -> Symptom:
+    """One prefill against HuggingFace, then identical ones until two differ."""
+    limit = band(gate.noise_floor)
+    distance = off_by(gate, subject)
+    off = distance is None or distance > limit
+    asked = min(gate.settings.runs, STABLE_RUNS) if off else gate.settings.runs
+    rate = unstable_rate(gate, subject, asked, keep_going=False)
+    kind = UNSTABLE if rate.failures else OFF_REFERENCE if off else NONE
+    return Symptom(kind, rate, distance, limit, rate.runs + 1)
+
+
+def off_by(gate: Gate, subject: Subject) -> float | None:
+    """Largest distance of one prefill's logits to HuggingFace in float64; None where they are not finite."""
+    (observed,) = observe.positions(subject, [gate.plan])
+    logits: np.ndarray = observed.logits()
+    if unusable(logits, "logits"):
+        return None
+    return max_abs(logits, gate.references[0])[0]
+
+
+def unstable_rate(gate: Gate, subject: Subject, runs: int, keep_going: bool) -> Rate:
+    """Identical prefills, and how many differ from the most common result."""
+    observed = observe.repeats(subject, gate.plan, runs, gate.settings.blocks, keep_going, gate.progress)
+    return Rate(odd([run.digests for run in observed.runs]), len(observed.runs))
+
+
+def with_swaps(
+    gate: Gate,
+    subject: Subject,
+    swaps: Mapping[str, Mapping[str, Any]],
+    symptom: Symptom,
+    runs: int,
+    keep_going: bool = True,
+) -> Swapped:
+    """The symptom once more, with ``swaps`` in place of kernels."""
+    changed = dataclasses.replace(subject, swaps={**subject.swaps, **swaps})
+    hows = ", ".join(sorted({str(how["how"]) for how in swaps.values()}))
+    names: Sequence[str] = tuple(swaps)
+    distance = off_by(gate, changed)
+    off = distance is None or distance > symptom.band
+    if symptom.kind == OFF_REFERENCE:
+        return Swapped(tuple(names), hows, Rate(int(off), 1), distance, symptom.band)
+    rate = unstable_rate(gate, changed, runs, keep_going)
+    return Swapped(tuple(names), hows, rate, distance, symptom.band)
