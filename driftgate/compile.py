@@ -25,8 +25,21 @@ def model_library(model: Model, spec: TargetSpec, dtype: str) -> Path:
     return library(module, spec, f"{model.name}-{spec.name}-{dtype}", lambda: lowered(module, spec))
 
 
-def lowered(module: Any, spec: TargetSpec) -> Any:
-    """``module`` compiled for ``spec``: our schedules on the CPU, TVM's own rules on a GPU."""
+def edited_library(model: Model, spec: TargetSpec, dtype: str, name: str, edit: Callable[[Any], Any], key: str) -> Path:
+    """The library of ``model`` with ``edit`` applied to its lowered functions: a fault, say. ``key`` tells edits apart.
+
+    For a CPU. Only what a session calls is compiled, which takes half the time.
+    """
+    from driftgate.runtime import CALLED
+
+    target = to_tvm(spec)
+    module = guarded(f"{model.name} cannot be built for {spec.name}", lambda: model.module(target, dtype))
+    label = f"{model.name}-{spec.name}-{dtype}-{name}"
+    return library(module, spec, label, lambda: lowered(module, spec, lambda mod: edit(_only(mod, CALLED))), key)
+
+
+def lowered(module: Any, spec: TargetSpec, edit: Callable[[Any], Any] = lambda mod: mod) -> Any:
+    """``module`` compiled for ``spec``: our schedules on the CPU, TVM's own rules on a GPU. ``edit`` is for the CPU."""
     import tvm
 
     if spec.is_gpu:
@@ -34,7 +47,27 @@ def lowered(module: Any, spec: TargetSpec) -> Any:
     from driftgate.schedules import cpu_pipeline
 
     target = to_tvm(spec)
-    return tvm.compile(module, target, relax_pipeline=cpu_pipeline(target))
+    return tvm.compile(module, target, relax_pipeline=cpu_pipeline(target, edit=edit))
+
+
+def _only(module: Any, names: frozenset[str]) -> Any:
+    """``module`` with the VM functions ``names``, and of the others those that they call."""
+    import tvm
+
+    called: set[str] = set()
+
+    def note(expression: Any) -> None:
+        if isinstance(expression, tvm.ir.GlobalVar):
+            called.add(expression.name_hint)
+
+    for name, function in module.functions.items():
+        if name.name_hint in names:
+            tvm.relax.analysis.post_order_visit(function, note)
+    kept = module.clone()
+    for name in module.functions:
+        if name.name_hint not in names | called:
+            del kept[name]
+    return kept
 
 
 def library(module: Any, spec: TargetSpec, name: str, build: Callable[[], Any], variant: str = "") -> Path:

@@ -48,8 +48,8 @@ class Gate:
     progress: Progress = lambda done, total: None
     stage: Callable[[str], None] = lambda name: None
     """Told of each part of a check that has several."""
-    library: Path | None = None
-    """A compiled library to test in place of compiling the model."""
+    compiled: Callable[[], Path] | None = None
+    """Brings a compiled library to test in place of compiling the model."""
     started: float = field(default_factory=time.monotonic)
 
     @cached_property
@@ -84,10 +84,11 @@ class Gate:
                 self.dtype,
                 self.arrays,
                 self.corrections,
-                self.fault,
+                # A fault in the library is none that a process would plant.
+                self.fault if self.fault and "entry" in self.fault else None,
                 self.work,
                 self.settings.timeout,
-                self.library,
+                self.compiled() if self.compiled else None,
                 self.settings.seed,
             )
         except DriftgateError as error:
@@ -191,8 +192,11 @@ def open_gate(
     result.open()
     if settings.junit is not None:
         _writable(settings.junit)
-    library = settings.library.resolve() if settings.library else None
-    return Gate(settings, model, target, dtype, plan, corrections, fault, result, likely_causes, library=library)
+    gate = Gate(settings, model, target, dtype, plan, corrections, fault, result, likely_causes)
+    if settings.library is not None:
+        given = settings.library.resolve()
+        gate.compiled = lambda: given
+    return gate
 
 
 def _writable(junit: Path) -> None:

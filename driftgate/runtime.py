@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from driftgate.calls import Calls
 
 
+CALLED = frozenset({"_metadata", "create_tir_paged_kv_cache", "embed", "get_logits", "prefill_to_last_hidden_states"})
+"""The functions of a library of ours that a session calls."""
+
+
 @dataclass(frozen=True)
 class Chunk:
     """What one chunk left behind."""

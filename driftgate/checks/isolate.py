@@ -179,7 +179,8 @@ def not_told_apart(found: Findings) -> list[str]:
     """What this isolation could not judge."""
     swept, said = found.swept, []
     if swept.without:
-        said.append(f"replayed but without a reference: {', '.join(swept.without)}")
+        shown = ", ".join(swept.without[:3]) + (", ..." if len(swept.without) > 3 else "")
+        said.append(f"replayed but without a reference: {len(swept.without)} functions ({shown})")
     if swept.never_called:
         said.append(f"never called under this plan: {', '.join(swept.never_called)}")
     if found.symptom.kind == UNSTABLE and not found.is_gpu:

@@ -9,6 +9,7 @@ import numpy as np
 
 from driftgate.calls import Call, results
 from driftgate.digest import digest
+from driftgate.kernels.signatures import OUT, SIGNATURES
 from driftgate.tensors import is_tensor, view
 
 
@@ -27,7 +28,7 @@ class Digested:
 class Digests:
     """The stream of a run: one entry a call, some hundred bytes each, whatever the tensors weigh.
 
-    With ``inputs``, what a call was given is digested too, page pool and all.
+    With ``inputs``, what a call was given is digested too, but for the page pool.
     """
 
     def __init__(self, inputs: bool = False) -> None:
@@ -37,7 +38,8 @@ class Digests:
 
     def before(self, call: Call) -> None:
         if self.inputs and call.computes:
-            read = [i for i, arg in enumerate(call.args) if is_tensor(arg) and i not in _only_written(call)]
+            skipped = _not_read(call)
+            read = [i for i, arg in enumerate(call.args) if is_tensor(arg) and i not in skipped]
             self._given = _joined([view(call.args[i]) for i in read])
 
     def after(self, call: Call) -> None:
@@ -68,14 +70,12 @@ def first_divergence(left: list[Digested], right: list[Digested]) -> dict[str, A
     return None
 
 
-def _only_written(call: Call) -> tuple[int, ...]:
-    """Arguments whose content before the call is nobody's business: what is written in place is read as well."""
-    from driftgate.kernels.signatures import OUT, SIGNATURES
-
+def _not_read(call: Call) -> tuple[int, ...]:
+    """Arguments that say nothing of a call's input: what it only writes, and the page pool, which holds other runs' leavings."""
     signature = SIGNATURES.get(call.name)
     if signature is None:
         return call.written
-    return tuple(i for i in call.written if signature[i].role == OUT)
+    return tuple(i for i, argument in enumerate(signature) if argument.role == OUT or argument.name == "pages")
 
 
 def _joined(arrays: list[np.ndarray]) -> str:

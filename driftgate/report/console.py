@@ -124,7 +124,7 @@ class Console:
     def progress(self, done: int, total: int) -> None:
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total or None)
-        elif total >= 4 and done % (total // 4) == 0:
+        elif total >= 40 and done % (total // 4) == 0:
             self.line(f"  {done} of {total} runs")
 
     def stop(self) -> None:

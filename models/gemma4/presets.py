@@ -73,5 +73,9 @@ GEMMA4_TINY = _model(
         # Past the window, and a last chunk as long as the window, whose last row sees no past key at all: TVM's own
         # CPU kernel answers that with NaN every time, so a right answer shows that the corrected one ran.
         "hard": PlanPreset(96, (16, 16, 64), {"llvm": ("cpu-sliding-prefill",)}),
+        # A fork inside a page, a chunk of one token, a token tree: every kernel that a model with a window can run.
+        "kernels": PlanPreset(
+            48, (20, 1, 11, 16), {"llvm": ("cpu-tree-order",)}, ("prefill", "fork", "tree", "prefill")
+        ),
     },
 )
