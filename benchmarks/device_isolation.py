@@ -148,8 +148,8 @@ def judge(folder: Path) -> None:
         print(f"  {verdict.outcome.value}: {verdict.message}")
         for row in (verdict.rows or [])[:4]:
             print(
-                f"  {row['kernel'][:28]:28} {row['calls']:5} calls, {row['disagreed']} of {row['replays']} replays disagreed, "
-                f"{row['off']} of {row['compared']} calls off its reference"
+                f"  {row['kernel'][:28]:28} {row['calls']:5} calls, {row['disagreed']} of {row['replays']} replays "
+                f"disagreed, {row['off']} of {row['compared']} calls off its reference"
             )
         for entry in swapped:
             rate = entry.rate

@@ -28,7 +28,7 @@ def vm_name(name: str) -> str:
     return VM + name.removeprefix(BUILTIN)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Call:
     """One call. Valid while it is made: its tensors are the runtime's own."""
 
@@ -39,7 +39,7 @@ class Call:
     run: int
     chunk: int
     layer: int | None
-    """Of the model, where a layer's attention made the call."""
+    """Of the layers that attend, from 0, where a layer's attention made the call."""
     number: int
     """Of all calls in its run, from 0."""
 
@@ -90,7 +90,10 @@ class Calls:
         """Number of the run, for a report."""
         self._chunk = self._number = 0
         self._layer: int | None = None
+        self._attended = 0
         self._open: list[Call] = []
+        self._told = bool(modes) and vm
+        self._kinds: dict[str, int] = {}
 
     def attach(self, seam: Seam) -> None:
         if self.modes:
@@ -98,35 +101,42 @@ class Calls:
 
     def instrument_of(self, session_vm: Any) -> None:
         """Have the VM tell of its calls, if anyone wants to know: an instrument that does nothing costs a tenth."""
-        if (self.modes and self.vm) or self.replacements:
+        self._told = bool(self.modes) and self.vm
+        if self._told or self.replacements:
             session_vm.set_instrument(self.instrument)
 
     def begin_prefill(self, plan: Plan) -> None:
         """What comes belongs to the first chunk of ``plan``."""
         self._plan = plan
-        self._chunk, self._number, self._layer = 0, 0, None
+        self._chunk, self._number, self._layer, self._attended = 0, 0, None, 0
 
     def end_chunk(self) -> None:
         """What comes belongs to the next chunk."""
         self._chunk += 1
-        self._layer = None
+        self._layer, self._attended = None, 0
 
     def instrument(self, func: Any, name: str, before: bool, ret: Any, *args: Any) -> int | None:
         """The VM's instrument."""
-        if name.startswith(BUILTIN):
-            if before and name.startswith(_ATTENTION_BUILTINS):
-                self._layer = int(args[1])
-            elif not before and name.startswith(_ATTENTION_BUILTINS):
-                self._layer = None
-            elif not before and name == POSITIONS and self.modes and self.vm:
-                self._tell(Call(vm_name(name), func, (ret,), *self._where()))
+        kind = self._kinds.get(name)
+        if kind is None:
+            kind = self._kinds[name] = _kind(name)
+        if kind == _OTHER_BUILTIN:
+            # Most of what a VM does, thousands of times a prefill.
             return None
-        if before and (replacement := self.replacements.get(vm_name(name))) is not None:
-            replacement(*args)
-            return SKIP_RUN
-        if self.modes and self.vm:
+        if kind == _ATTENTION:
+            # Not by the number it is called with: that is the layer whose K and V it shares.
+            self._layer = self._attended if before else None
+            self._attended += not before
+        elif kind == _POSITIONS:
+            if self._told and not before:
+                self._tell(Call(vm_name(name), func, (ret,), *self._where()))
+        elif self.replacements and (replacement := self.replacements.get(VM + name)) is not None:
             if before:
-                call = Call(vm_name(name), func, args, *self._where())
+                replacement(*args)
+                return SKIP_RUN
+        elif self._told:
+            if before:
+                call = Call(VM + name, func, args, *self._where())
                 self._open.append(call)
                 for mode in self.modes:
                     mode.before(call)
@@ -172,6 +182,17 @@ class Calls:
     def _where(self) -> tuple[int, int, int | None, int]:
         self._number += 1
         return self.run, self._chunk, self._layer, self._number - 1
+
+
+_FUNCTION, _ATTENTION, _POSITIONS, _OTHER_BUILTIN = range(4)
+
+
+def _kind(name: str) -> int:
+    if not name.startswith(BUILTIN):
+        return _FUNCTION
+    if name.startswith(_ATTENTION_BUILTINS):
+        return _ATTENTION
+    return _POSITIONS if name == POSITIONS else _OTHER_BUILTIN
 
 
 def results(call: Call) -> list[np.ndarray]:

@@ -253,7 +253,7 @@ def asked_folder(flags: Mapping[str, str | None], env: Mapping[str, str], ini: M
 
 
 def command_line(settings: Settings, **changes: str) -> str:
-    """The ``driftgate gate`` or ``driftgate isolate`` command that asks for ``settings`` again, with ``changes`` by option key."""
+    """The ``driftgate gate`` or ``isolate`` command that asks for ``settings`` again, ``changes`` by option key."""
     switches = {option.name for option in OPTIONS if option.switch}
     flags = {**dict(settings.flags), **{name.replace("_", "-"): text for name, text in changes.items()}}
     isolates = flags.get("checks", "") == ISOLATE

@@ -26,7 +26,7 @@ class Plan:
     chunks: tuple[int, ...]
     """Length of each chunk, in tokens."""
     ways: tuple[str, ...] = ()
-    """``prefill``, ``fork`` or ``tree`` for each chunk; without any, all are ``prefill``. Logits do not depend on it."""
+    """``prefill``, ``fork`` or ``tree`` for each chunk; without any, all are ``prefill``. Right logits are the same."""
 
     def __post_init__(self) -> None:
         if sum(self.chunks) != len(self.ids):

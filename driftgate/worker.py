@@ -46,9 +46,9 @@ def main(path: str) -> int:
         # The parent is gone and nobody reads: stop working.
         os._exit(1)
     except Exception as error:  # whatever a library under test raises is the finding
-        if _seam is not None and _seam.error is not None:
+        if opened_seams and (ours := opened_seams[-1].error) is not None:
             # What we raised inside the runtime has lost its class on the way out of it.
-            emit("error", outcome=_seam.error.outcome.value, message=str(_seam.error))
+            emit("error", outcome=ours.outcome.value, message=str(ours))
             return 0
         from driftgate.runtime import first_line
 
@@ -204,15 +204,15 @@ def opened(job: Job, *attach: Callable[[Seam], None], calls: Calls | None = None
     for observer in (*attach, calls.attach):
         observer(seam)
     paths = Path(job.library), Path(job.params)
-    global _seam
-    _seam = seam
+    opened_seams.append(seam)
     session = open_session(*paths, device, job.dtype, job.capacity, seam, job.whole_window)
     session.calls = calls
     calls.instrument_of(session.vm)
     return session, fault
 
 
-_seam: Seam | None = None
+opened_seams: list[Seam] = []
+"""The seam of this process, once there is one: tasks ask it for the cache's figures, and ``main`` for its error."""
 _not_finite: Counter[str] = Counter()
 """Calls of swapped kernels that were given a NaN or an infinity."""
 
@@ -227,6 +227,6 @@ def _planted(job: Job) -> Any:
 
 if __name__ == "__main__":
     # The module by its name, not this second copy of it: the tasks of other rooms speak through it too.
-    from driftgate import worker
+    from driftgate import worker  # noqa: PLW0406
 
     sys.exit(worker.main(sys.argv[1]))

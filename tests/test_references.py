@@ -103,7 +103,7 @@ def tree(rng, mode=0):
 
 
 def tree_paged(rng):
-    q, _, pages, *tables = paged(rng)[:8]
+    _, _, pages, *tables = paged(rng)[:8]
     order = np.concatenate([NODES, ints([0, 2], [1, 2])])
     turn = 0, 1.0, THETA, 0.3
     return (

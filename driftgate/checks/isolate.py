@@ -77,14 +77,14 @@ def _message(found: Findings) -> str:
     if symptom.kind == NONE:
         bound = upper_bound(0, max(runs, 1), 0.95)
         return (
-            f"nothing to isolate: {runs} prefills equal in every byte (failure rate below {bound:.2%} at 95%) and within "
-            f"the band; {replays} replays of {len(swept.called)} kernels agreed, and every reference"
+            f"nothing to isolate: {runs} prefills equal in every byte (failure rate below {bound:.2%} at 95%) and "
+            f"within the band; {replays} replays of {len(swept.called)} kernels agreed, and every reference"
         )
     spent = f"{symptom.prefills + swept.prefills} prefills"
     if not found.culprits:
         return (
-            f"{_what(found)}, but no kernel is to blame that the seam sees: {replays} replays agreed, every reference did, "
-            f"and replacing all of them does not help ({spent})"
+            f"{_what(found)}, but no kernel is to blame that the seam sees: {replays} replays agreed, every reference "
+            f"did, and replacing all of them does not help ({spent})"
         )
     named = " and ".join(found.culprits)
     assert found.confirmation is not None
@@ -128,12 +128,14 @@ def _confirmed(confirmation: Confirmation) -> str:
             f"NOT confirmed: with {alone.how} in place it is still there, {_rates(confirmation.baseline, alone)} {what}"
         )
     if confirmation.p_value >= SIGNIFICANT:
-        return f"not confirmed: {_rates(confirmation.baseline, alone)} {what}, which may be chance (p {confirmation.p_value:.2f})"
+        rates = _rates(confirmation.baseline, alone)
+        return f"not confirmed: {rates} {what}, which may be chance (p {confirmation.p_value:.2f})"
     return "not confirmed: gone with it replaced, but also with every other kernel replaced"
 
 
 def _rates(baseline: Any, alone: Swapped) -> str:
-    return f"{baseline.failures} of {baseline.runs} without, {alone.rate.failures} of {alone.rate.runs} with {alone.how}, of"
+    after = alone.rate
+    return f"{baseline.failures} of {baseline.runs} without, {after.failures} of {after.runs} with {alone.how}, of"
 
 
 def _swaps(confirmation: Confirmation) -> list[dict[str, Any]]:

@@ -34,9 +34,10 @@ def sweep(job: Job) -> None:
     count, replay, shadow = Count(), Replay(task["replays"]), Shadow(reference_for)
     calls = Calls([count, replay, shadow], vm=True)
     session, fault = worker.opened(job, calls=calls)
-    assert worker._seam is not None and worker._seam.config is not None
-    made |= references(worker._seam.config)
-    worker.emit("ready", kernels=sorted(worker._seam.kernels))
+    seam = worker.opened_seams[-1]
+    assert seam.config is not None
+    made |= references(seam.config)
+    worker.emit("ready", kernels=sorted(seam.kernels))
     for run in range(task["first"], task["first"] + task["runs"]):
         began = time.monotonic()
         fault.begin_run(run)
@@ -104,7 +105,8 @@ def replays(job: Job) -> None:
     recorder = _Recorder(task["kernel"])
     calls = Calls([recorder], vm=task["kernel"].startswith(VM))
     session, fault = worker.opened(job, calls=calls)
-    assert worker._seam is not None and worker._seam.config is not None
+    config = worker.opened_seams[-1].config
+    assert config is not None
     worker.emit("ready")
     fault.begin_run(NO_RUN)
     for _ in session.prefill(plan):
@@ -114,7 +116,7 @@ def replays(job: Job) -> None:
         replacement = vm_calls.functions(job.plain)(task["kernel"])
     else:
         made = replacements.swap(task["kernel"], task["how"], worker._not_finite)
-        replacement = made(worker._seam.config, first.kernel)
+        replacement = made(config, first.kernel)
     assert replacement is not None
     session.vm.set_instrument(lambda *_: None)
     library = _again(recorder.given, first.kernel, task["most"], task["enough"])

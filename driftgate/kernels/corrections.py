@@ -13,7 +13,6 @@ from driftgate.outcome import UsageError
 from driftgate.plan import PAGE
 from driftgate.target import TargetSpec, to_tvm
 
-
 TREE_ORDER = "cpu-tree-order"
 """The correction that is no kernel: TVM's CPU branch hands the two tree kernels to the cache the wrong way round, and
 any token tree fails; with it the seam puts each where it belongs (``seam.TREE_ARGUMENTS``)."""

@@ -169,8 +169,8 @@ def _gathered(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Keys and values of sequence ``b`` in order of position, ``(m, kv_heads, d)`` float64.
 
-    ``info`` is tokens in the last page ``(batch,)``, or with a window ``(3, batch)``: those, the offset of the window in
-    its first page, and the sink: first tokens that stay whatever the window.
+    ``info`` is tokens in the last page ``(batch,)``, or with a window ``(3, batch)``: those, the offset of the window
+    in its first page, and the sink: first tokens that stay whatever the window.
     """
     size = pages.shape[3]
     table = page_values[page_indptr[b] : page_indptr[b + 1]]

@@ -14,7 +14,7 @@ from driftgate.kernels.references import Reference, references
 from driftgate.kernels.signatures import OUT, check
 from driftgate.model import Shape
 from driftgate.outcome import UsageError
-from driftgate.seam import KERNELS, CacheConfig, Kernel, Swap
+from driftgate.seam import KERNELS, Kernel, Swap
 from driftgate.target import TargetSpec, resolve, to_tvm
 from driftgate.tensors import copied, is_float, is_tensor, restore
 

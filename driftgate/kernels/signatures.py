@@ -1,4 +1,4 @@
-"""The arguments of the cache's kernels, as TVM 0.27 passes them: what each is called, holds, and whether it is written."""
+"""The arguments of the cache's kernels, as TVM 0.27 passes them: name, content, and whether they are written."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ LONGROPE = (*SIGNATURES["rotary"][:-1], Argument("ext_factors", "lse", (1,)))
 
 
 def check(kernel: str, args: tuple[Any, ...]) -> tuple[Argument, ...]:
-    """The signature that ``args`` of a call of ``kernel`` fit. Raises InfraError, which names the argument that does not.
+    """The signature that ``args`` of a call of ``kernel`` fit. Raises InfraError that names the argument that does not.
 
     The library decides what it calls a kernel with: another TVM may pass other arguments, and a reference that took
     them for its own would say nonsense.

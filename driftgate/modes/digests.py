@@ -71,7 +71,7 @@ def first_divergence(left: list[Digested], right: list[Digested]) -> dict[str, A
 
 
 def _not_read(call: Call) -> tuple[int, ...]:
-    """Arguments that say nothing of a call's input: what it only writes, and the page pool, which holds other runs' leavings."""
+    """Arguments that are no input: what is only written, and the page pool, which holds what other runs left."""
     signature = SIGNATURES.get(call.name)
     if signature is None:
         return call.written

@@ -23,7 +23,7 @@ class Replayed:
 
 
 class Replay:
-    """Replays each call ``times`` times, what it wrote in place put back before every one; then the call stands as made."""
+    """Replays each call ``times`` times, what it writes put back before each; then the call stands as made."""
 
     def __init__(self, times: int, only: frozenset[str] | None = None) -> None:
         self.times = times

@@ -103,8 +103,8 @@ class Shadow:
     def _judge(self, call: Call, found: Shadowed, ours: dict[int, np.ndarray], right: dict[int, np.ndarray]) -> None:
         found.calls += 1
         bad, nan = False, False
-        for i, values in ours.items():
-            expected = right[i]
+        for i, found_values in ours.items():
+            values, expected = found_values, right[i]
             if call.name in ATTENTION:
                 values, expected = _where_keys_were_seen(values, expected, ours, right)
             worst = compared(values, expected, str(call.args[i].dtype))

@@ -12,13 +12,12 @@ from tvm.s_tir import dlight
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from . import plain as plain_kernels
 from .activations import RewriteActivations
 from .elementwise import Elementwise
 from .linear import RewriteLinear
-from . import plain as plain_kernels
 from .matmul import OPAQUE, fast_matmul
 from .rows import RowReduction
-
 
 Edit = Callable[[IRModule], IRModule]
 

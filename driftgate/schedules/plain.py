@@ -35,7 +35,7 @@ def plain_matmul(op: Operands) -> None:
                 column = block * SIDE_BY_SIDE + j
                 when(
                     column < op.n,
-                    lambda: T.buffer_store(op.y, sums[j].astype(op.y.dtype), [*row, column]),  # noqa: B023
+                    lambda: T.buffer_store(op.y, sums[j].astype(op.y.dtype), [*row, column]),
                 )
 
     with T.parallel(0, -(-op.n // SIDE_BY_SIDE)) as block:
