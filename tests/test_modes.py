@@ -119,7 +119,7 @@ def test_sound_model_is_blamed_for_nothing(tiny, plain):
 
 
 def test_every_kernel_but_one_runs_in_a_plan_with_a_fork_and_a_tree(tiny):
-    """The paged tree kernel cannot: where a layer slides, TVM hands it a window's length_info, which it does not take."""
+    """The paged tree kernel cannot: where a layer slides, TVM hands it a length_info that it does not take."""
     seen, count = [], Count()
     shadow = shadow_of(lambda: seen[0])
     session, seam = opened(tiny, [count, shadow], trees=True)

@@ -83,8 +83,8 @@ def _message(found: Findings) -> str:
     spent = f"{symptom.prefills + swept.prefills} prefills"
     if not found.culprits:
         return (
-            f"{_what(found)}, but no kernel is to blame that the seam sees: {replays} replays agreed, every reference "
-            f"did, and replacing all of them does not help ({spent})"
+            f"{_what(found)}, but no kernel is to blame: {replays} replays agreed and every reference did ({spent}); "
+            f"{'; '.join(found.notes)}"
         )
     named = " and ".join(found.culprits)
     assert found.confirmation is not None

@@ -68,8 +68,9 @@ def confirm(gate: Gate, subject: Subject, symptom: Symptom, swept: Swept, culpri
         return Confirmation(Rate(1, 1), alone, others, p_value=0.0, prefills=1 + len(others))
     rate = max(_rate_of_prefill(swept, culprits), symptom.differing.failures / max(symptom.differing.runs, 1) / 2)
     runs = _runs_for(rate)
-    if runs > gate.settings.runs:
+    if runs > gate.settings.runs and any(swept.rows[name].disagreed for name in culprits):
         return _by_replays(gate, subject, swaps, culprits)
+    runs = min(runs, gate.settings.runs)
     baseline = unstable_rate(gate, subject, runs, keep_going=True)
     alone = with_swaps(gate, subject, swaps.of(culprits), symptom, runs)
     others = {
@@ -81,18 +82,25 @@ def confirm(gate: Gate, subject: Subject, symptom: Symptom, swept: Swept, culpri
     return Confirmation(baseline, alone, others, p_value=value, prefills=spent)
 
 
-def reduce(gate: Gate, subject: Subject, symptom: Symptom, swept: Swept) -> tuple[str, ...]:
-    """Kernels to blame where the sweep caught none: the fewest whose replacement makes the symptom go; none if even
-    replacing all of them does not."""
+def reduce(gate: Gate, subject: Subject, symptom: Symptom, swept: Swept) -> tuple[tuple[str, ...], str]:
+    """Kernels to blame where the sweep caught none, and what to say of them: the fewest whose replacement makes the
+    symptom go; none if even replacing all of them does not, or if it shows too rarely for its absence to say anything.
+    """
     swaps = Swaps(gate, subject, swept)
-    rate = symptom.differing.failures / max(symptom.differing.runs, 1)
-    runs = min(_runs_for(rate), gate.settings.runs)
+    rate = symptom.differing
+    runs = 1 if symptom.kind == OFF_REFERENCE else _runs_for(rate.failures / max(rate.runs, 1))
+    if runs > gate.settings.runs:
+        return (), (
+            f"seen in {rate.failures} of {rate.runs} prefills: to tell kernels apart by swap takes about --runs {runs}"
+        )
 
     def enough(names: tuple[str, ...]) -> bool:
         return with_swaps(gate, subject, swaps.of(names), symptom, runs, keep_going=False).gone
 
     everything = tuple(swaps.of(swept.called))
-    return smallest(everything, enough) if everything and enough(everything) else ()
+    if not everything or not enough(everything):
+        return (), "it stays with every kernel replaced that has a replacement: it lies elsewhere"
+    return smallest(everything, enough), "no replay and no reference caught it: the fewest to replace for it to go"
 
 
 def _rate_of_prefill(swept: Swept, culprits: tuple[str, ...]) -> float:

@@ -34,9 +34,8 @@ def isolate(gate: Gate) -> Findings:
     culprits, notes = swept.suspects, []
     if not culprits and symptom.kind != NONE:
         gate.stage("delta debugging")
-        culprits = reduce(gate, subject, symptom, swept)
-        if culprits:
-            notes.append("no replay and no reference caught a kernel; these are the fewest to replace for it to go")
+        culprits, note = reduce(gate, subject, symptom, swept)
+        notes.append(note)
     confirmation = None
     if culprits:
         gate.stage("swap")

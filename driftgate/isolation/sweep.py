@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MOST = {NONE: 2, OFF_REFERENCE: 2}
 """Prefills of a sweep that finds nothing, by symptom; an unstable one may have to be waited for."""
-MOST_UNSTABLE = 40
+MOST_UNSTABLE = 20
 
 
 def sweep(gate: Gate, subject: Subject, kind: str, first_run: int) -> Swept:
