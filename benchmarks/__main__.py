@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("startup", "matmul", "overhead", "memory", "gate", "gemma3")
+NAMES = ("startup", "matmul", "overhead", "memory", "gate", "gemma3", "seam", "faults")
 
 
 def main(names: list[str]) -> int:
