@@ -1,5 +1,7 @@
 """The corrected sliding prefill against dense attention in float64, and TVM's own kernel as the control."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -92,3 +94,44 @@ def test_stock_sliding_prefill_gives_nan_where_the_corrected_one_does_not():
     (out, _), (right, _) = call(kernel, np.random.default_rng(0), 16, 16, 16, 4, 1, 64)
     assert np.isnan(out[-1]).any()
     assert (right[-1] == 0).all()
+
+
+# --- the single-writer merge ------------------------------------------------------------------------------------------
+
+LIMITS = {"max_threads_per_block": 1024, "max_num_threads": 1024, "thread_warp_size": 32}
+GPUS = {
+    "metal": ({"kind": "metal", "max_shared_memory_per_block": 32768, **LIMITS}, "threadgroup_barrier"),
+    "cuda": ({"kind": "cuda", "arch": "sm_80", **LIMITS}, "__syncthreads"),
+}
+
+
+@pytest.mark.parametrize("head_dim", [128, 256, 512])
+@pytest.mark.parametrize("gpu", GPUS)
+def test_single_writer_merge_reads_then_waits_then_one_thread_stores(gpu, head_dim):
+    import tvm
+
+    from driftgate.kernels.single_writer import FUNCTION
+    from driftgate.kernels.single_writer import build as single_writer
+
+    target, barrier = GPUS[gpu]
+    module = tvm.IRModule({FUNCTION: single_writer(8, head_dim, "float16", 1024)})
+    source = tvm.compile(module, tvm.target.Target(target, host="llvm")).mod.imports[0].inspect_source()
+    kernel = source[source.index("{", source.rindex(f"{FUNCTION}_kernel")) :]
+    lines = kernel.splitlines()
+    lse = [i for i, line in enumerate(lines) if "lse_ptr[" in line]
+    stores = [i for i in lse if re.match(r"\s*lse_ptr\[[^=]*\] = ", lines[i])]
+    reads = [i for i in lse if i not in stores]
+    waits = [i for i, line in enumerate(lines) if barrier in line]
+    assert len(stores) == 1
+    assert len(reads) == 2
+    assert max(reads) < min(waits) < stores[0], kernel
+    assert "== 0" in lines[stores[0] - 1]
+
+
+def test_single_writer_refuses_what_a_block_cannot_hold():
+    from driftgate.kernels.single_writer import build as single_writer
+
+    with pytest.raises(ValueError, match="head_dim 510 has to be a multiple of 4"):
+        single_writer(8, 510, "float16", 1024)
+    with pytest.raises(ValueError, match="at most 1024"):
+        single_writer(8, 2048, "float16", 256)

@@ -128,3 +128,33 @@ def test_a_long_list_of_chunks_is_shown_shortened() -> None:
         Plan("p", (1,), (1,) * 500)
     assert len(str(caught.value)) < 120
     assert ",... hold 500 tokens" in str(caught.value)
+
+
+# --- forks and trees --------------------------------------------------------------------------------------------------
+
+IDS = tuple(range(48))
+
+
+def test_merges_after_a_fork_and_of_a_tree_are_counted_by_block_and_node():
+    plan = Plan("t", IDS, (20, 1, 11, 16), ("prefill", "fork", "tree", "prefill"))
+    # In itself; one token over two blocks; 11 tokens and a rejected node, 16 tokens, each over two blocks and itself.
+    assert plan.merge_calls(10) == 10 * (0 + 1 + 2 + 2)
+    assert plan.rows_merged(10, 8) == 80 * (1 + 2 * 12 + 2 * 16)
+    assert plan.positions(2) == (21, 22, *range(22, 32))
+    assert plan.positions(3) == tuple(range(32, 48))
+
+
+WRONG_WAYS = [
+    ((16, 16, 16), ("prefill", "fork", "prefill"), "a fork has to begin inside a page after the first, not at 16"),
+    ((8, 24, 16), ("prefill", "fork", "prefill"), "not at 8"),
+    ((20, 12, 16), ("prefill", "branch", "prefill"), "ways are prefill, fork or tree, one a chunk"),
+    ((20, 12, 16), ("prefill",), "one a chunk"),
+    ((20, 1, 27), ("prefill", "tree", "prefill"), "a tree has at least 2 tokens"),
+    ((20, 1, 27), ("prefill", "fork", "fork"), "one fork at most"),
+]
+
+
+@pytest.mark.parametrize(("chunks", "ways", "message"), WRONG_WAYS)
+def test_ways_that_cannot_be_are_refused(chunks, ways, message):
+    with pytest.raises(UsageError, match=message):
+        Plan("t", IDS, chunks, ways)

@@ -20,8 +20,20 @@ from jsonschema import Draft202012Validator
 
 import driftgate
 from driftgate import options
-from driftgate.checks import chunking, reference, repeat, sentinel
+from driftgate.checks import chunking, isolate, reference, repeat, sentinel
 from driftgate.checks.verdict import Verdict
+from driftgate.isolation.observations import (
+    NONE,
+    OFF_REFERENCE,
+    UNSTABLE,
+    Confirmation,
+    Findings,
+    Rate,
+    Row,
+    Swapped,
+    Swept,
+    Symptom,
+)
 from driftgate.model import Shape
 from driftgate.observe import Positions, Repeats, Run, Watched
 from driftgate.outcome import Outcome, UsageError, worst
@@ -97,6 +109,14 @@ def _reference(folder: Path, logits: np.ndarray, merges: int = 1) -> Verdict:
     return reference.judge(_positions(folder, logits, merges=merges), EXACT, ROUNDED, 1)
 
 
+def _isolate(kind: str, culprits: tuple[str, ...], max_abs: float | None = 0.5) -> Verdict:
+    row = Row("merge", 20, 1000, 3, 20, 1, 0.5, 9.0, 1, 1, {"run": 0, "chunk": 1, "layer": 2, "call": 3})
+    symptom = Symptom(kind, Rate(int(kind == UNSTABLE), 30), max_abs, 0.1, 31)
+    alone = Swapped(culprits, "numpy", Rate(0, 30))
+    swaps = Confirmation(Rate(9, 30), alone, p_value=0.001, prefills=64) if culprits else None
+    return isolate.judge(Findings(symptom, Swept({"merge": row}, (), ("merge",), 1), culprits, swaps))
+
+
 WATCHED = Watched(1, 1, 4, {"merge": 1}, 5, 99, {}, None, 0)
 FIRST = {"run": 0, "chunk": 1, "call": "merge", "tensor": "LSE", "index": [0], "value": "-inf"}
 
@@ -121,6 +141,9 @@ VERDICTS: dict[str, Callable[[Path], Verdict]] = {
     "sentinel passes": lambda d: sentinel.judge(WATCHED),
     "sentinel drifts": lambda d: sentinel.judge(replace(WATCHED, bad={"lse_minus_inf": 1}, first=FIRST)),
     "sentinel is not exercised": lambda d: sentinel.judge(replace(WATCHED, kernel_calls={})),
+    "isolate drifts": lambda d: _isolate(UNSTABLE, ("merge",)),
+    "isolate drifts and names nobody": lambda d: _isolate(OFF_REFERENCE, (), max_abs=None),
+    "isolate is not exercised": lambda d: _isolate(NONE, ()),
     "an error is infra": lambda d: Verdict("repeat", Outcome.INFRA, "a process was ended by signal 11"),
     "an error is usage": lambda d: Verdict("reference", Outcome.USAGE, "weights of m: w holds 1 values"),
 }
@@ -145,8 +168,10 @@ def test_every_verdict_fits_the_schema(tmp_path: Path, header: dict[str, Any], m
 
 def test_the_states_above_are_all_there_are() -> None:
     words = {"passes": Outcome.PASS, "not exercised": Outcome.NOT_EXERCISED, "drifts": Outcome.DRIFT}
-    for check in options.CHECKS:
+    for check in options.EVERY_CHECK:
         for word in words:
+            if (check, word) == ("isolate", "passes"):
+                continue  # it never does
             assert any(name.startswith(check) and word in name for name in VERDICTS), f"{check} {word}"
 
 
@@ -477,7 +502,7 @@ def test_a_reference_that_drifted_may_lack_what_was_not_computed(whole: dict[str
 
 def test_the_schema_and_the_program_know_the_same_words() -> None:
     assert set(JSON_SCHEMA["$defs"]["verdict"]["enum"]) == {outcome.value for outcome in Outcome}
-    assert set(options.CHECKS) <= set(JSON_SCHEMA["$defs"])
+    assert set(options.EVERY_CHECK) <= set(JSON_SCHEMA["$defs"])
 
 
 def test_the_schema_is_shipped_with_the_package() -> None:
@@ -506,7 +531,8 @@ DEFS = JSON_SCHEMA["$defs"]
         ("versions", DEFS["versions"]["required"]),
         ("checks", DEFS["check"]["properties"]),
         ("Evidence", DEFS["evidence"]["properties"]),
-        *[(f"Figures of {check}", DEFS[check]["properties"]) for check in options.CHECKS],
+        *[(f"Figures of {check}", DEFS[check]["properties"]) for check in options.EVERY_CHECK],
+        ("Rows of isolate", DEFS["row"]["properties"]),
     ],
 )
 def test_the_document_explains_every_field_of_the_schema_and_no_other(heading: str, properties: Any) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tvm_ffi
 
+from driftgate.outcome import InfraError, UsageError
 from driftgate.plan import Plan, split
 from driftgate.runtime import open_session
 from driftgate.seam import CONSTRUCTOR, KERNELS, MergeCounter, Seam, always
@@ -123,3 +124,68 @@ def test_watch_flags_a_log_sum_exp_of_minus_infinity():
 
     watch._wrapped("merge", lambda *args: None)(Lse(), Lse(), Lse(), Lse())
     assert watch.bad["lse_minus_inf"] == 2
+
+
+def test_vm_that_was_already_built_is_refused(tiny):
+    """It holds the constructor that was there when it was built: nothing would pass the seam, and nothing say so."""
+    from tvm_ffi import Shape
+
+    session, seam = opened(tiny, Seam()), Seam()
+    create = session.vm["create_tir_paged_kv_cache"]
+    with pytest.raises(UsageError, match="the VM was built before the seam was installed"), seam.installed():
+        create(Shape([1]), Shape([64]), Shape([64]), Shape([16]), Shape([0]))
+
+
+def test_kernel_that_the_library_does_not_have_is_refused_with_those_it_has(tiny, monkeypatch):
+    monkeypatch.delitem(KERNELS, 20)
+    with pytest.raises(
+        UsageError, match="no kernel 'tree_paged' to swap; it has append, compact_copy, copy_page"
+    ) as error:
+        monkeypatch.setattr(Seam, "_check_swaps", _as_if_known(Seam._check_swaps))
+        opened(tiny, Seam({"tree_paged": always(lambda *args: None)}))
+    assert "\n" not in str(error.value)
+
+
+def _as_if_known(check):
+    """A library without the paged tree kernel still knows the name of it."""
+
+    def checked(self):
+        KERNELS[20] = "tree_paged"
+        check(self)
+
+    return checked
+
+
+def test_reference_that_does_not_fit_names_the_argument(tiny):
+    """A library that calls merge with another LSE than its reference takes."""
+    from collections import Counter
+
+    from driftgate.kernels.references import merge
+    from driftgate.kernels.replacements import hosted
+
+    def other(config, replaced):
+        kernel = hosted("merge", merge, Counter())
+        return lambda v, s, v_other, s_other: kernel(v, s, v_other, v_other)
+
+    seam = Seam({"merge": other})
+    session = opened(tiny, seam)
+    with pytest.raises(RuntimeError, match=r"argument 3 \(s_other\) has 3 dimensions, not 2"):
+        logits(session, split(40, 10))
+    assert isinstance(seam.error, InfraError)
+
+
+def test_swapped_kernel_logs_the_nan_that_it_was_given():
+    from collections import Counter
+
+    import tvm
+
+    from driftgate.kernels.references import merge
+    from driftgate.kernels.replacements import hosted
+
+    seen = Counter()
+    arrays = [np.ones(shape, np.float32) for shape in ((2, 3, 4), (2, 3), (2, 3, 4), (2, 3))]
+    arrays[2][0, 0, 0] = np.nan
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    hosted("merge", merge, seen)(*tensors)
+    assert seen == {"merge": 1}
+    assert np.isnan(tensors[0].numpy()).sum() == 1
