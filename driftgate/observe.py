@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,8 @@ class Positions:
     merge_calls: int
     rows_merged: int
     fault_hits: int
+    swap_not_finite: dict[str, int] = field(default_factory=dict)
+    """Calls of swapped-in kernels that were given a NaN or an infinity, by kernel: a swap repairs nothing unseen."""
 
     def logits(self) -> np.ndarray:
         """float32 ``(n, vocab)``, mapped from disk."""
@@ -145,19 +147,20 @@ def positions(subject: Subject, plans: Sequence[Plan]) -> list[Positions]:
     files = [folder / f"{plan.name}.npy" for plan in plans]
     entries = [{"plan": plan_to_json(p), "file": str(f)} for p, f in zip(plans, files, strict=True)]
     found: list[dict[str, Any]] = []
-    hits = 0
+    done: dict[str, Any] = {}
 
     def on_event(_: int, message: dict[str, Any]) -> bool:
-        nonlocal hits
         if message["event"] == "logits":
             found.append(message)
         elif message["event"] == "done":
-            hits = message["fault_hits"]
+            done.update(message)
         return True
 
     run_jobs([subject.job({"kind": "logits", "plans": entries}, cores())], on_event, subject.timeout, 1)
     return [
-        Positions(plan, file, message["merge_calls"], message["rows_merged"], hits)
+        Positions(
+            plan, file, message["merge_calls"], message["rows_merged"], done["fault_hits"], done["swap_not_finite"]
+        )
         for plan, file, message in zip(plans, files, found, strict=True)
     ]
 

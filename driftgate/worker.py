@@ -141,7 +141,7 @@ def logits(job: Job) -> None:
         np.save(entry["file"], positions)
         calls, rows = counter.take()
         emit("logits", plan=plan.name, positions=len(positions), merge_calls=calls, rows_merged=rows)
-    emit("done", fault_hits=fault.hits)
+    emit("done", fault_hits=fault.hits, swap_not_finite=dict(_not_finite))
 
 
 def sentinel(job: Job) -> None:

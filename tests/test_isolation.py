@@ -219,6 +219,13 @@ def test_swap_that_does_not_confirm_is_said_to(confirmation, message):
     assert message in verdict.message
 
 
+def test_culprit_without_a_replacement_is_named_and_said_to_be_unconfirmed():
+    verdict = isolate.judge(findings(rows=[Row("vm:f", 1, 50, 3)], culprits=["vm:f"]))
+    assert verdict.figures["culprits"] == ["vm:f"]
+    assert not verdict.figures["confirmed_by_swap"]
+    assert "nothing to replace it with" in verdict.message
+
+
 def test_symptom_without_a_culprit_is_drift():
     verdict = isolate.judge(findings(rows=[GOOD]))
     assert verdict.outcome is Outcome.DRIFT

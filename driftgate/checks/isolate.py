@@ -87,8 +87,8 @@ def _message(found: Findings) -> str:
             f"{'; '.join(found.notes)}"
         )
     named = " and ".join(found.culprits)
-    assert found.confirmation is not None
-    return f"{named}: {_what(found)}; {_caught(found)}; named after {spent}; {_confirmed(found.confirmation)}"
+    swap = _confirmed(found.confirmation) if found.confirmation else "not confirmed: nothing to replace it with"
+    return f"{named}: {_what(found)}; {_caught(found)}; named after {spent}; {swap}"
 
 
 def _what(found: Findings) -> str:
@@ -148,6 +148,7 @@ def _swaps(confirmation: Confirmation) -> list[dict[str, Any]]:
             **rate.as_dict(),
             "bound95": upper_bound(rate.failures, rate.runs, 0.95),
             "max_abs": swapped.max_abs,
+            "given_not_finite": dict(swapped.not_finite),
         }
 
     listed = [entry(confirmation.alone, "named kernels replaced")]

@@ -58,9 +58,16 @@ class Swaps:
         return description(name, self.how(name), self.gate.model.shape, self.subject.target, self.subject.dtype)
 
 
-def confirm(gate: Gate, subject: Subject, symptom: Symptom, swept: Swept, culprits: tuple[str, ...]) -> Confirmation:
-    """The swap experiment, by whole prefills where the symptom is frequent enough, else by recorded replays."""
+def confirm(
+    gate: Gate, subject: Subject, symptom: Symptom, swept: Swept, culprits: tuple[str, ...]
+) -> Confirmation | None:
+    """The swap experiment, by whole prefills where the symptom is frequent enough, else by recorded replays.
+
+    None where a culprit has nothing to be replaced with: VM functions of a GPU have no plain twins.
+    """
     swaps = Swaps(gate, subject, swept)
+    if len(swaps.of(culprits)) < len(culprits):
+        return None
     if symptom.kind == OFF_REFERENCE:
         alone = with_swaps(gate, subject, swaps.of(culprits), symptom, 1)
         others = {name: with_swaps(gate, subject, swaps.others([name]), symptom, 1) for name in culprits}

@@ -121,6 +121,8 @@ class Swapped:
     """Prefills that differ, or, for a stable symptom, that are off."""
     max_abs: float | None = None
     band: float | None = None
+    not_finite: Mapping[str, int] = field(default_factory=dict)
+    """Calls of replacements that were given a NaN or an infinity, by kernel."""
 
     @property
     def gone(self) -> bool:

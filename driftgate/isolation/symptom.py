@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from driftgate import observe
 from driftgate.checks.band import band
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
 STABLE_RUNS = 30
 """Prefills that show a wrong result to be stable; replays look for rarer instability."""
-Progress = Callable[[str], None]
 
 
 def reproduce(gate: Gate, subject: Subject) -> Symptom:
@@ -36,7 +33,11 @@ def reproduce(gate: Gate, subject: Subject) -> Symptom:
 def off_by(gate: Gate, subject: Subject) -> float | None:
     """Largest distance of one prefill's logits to HuggingFace in float64; None where they are not finite."""
     (observed,) = observe.positions(subject, [gate.plan])
-    logits: np.ndarray = observed.logits()
+    return _distance(gate, observed)
+
+
+def _distance(gate: Gate, observed: observe.Positions) -> float | None:
+    logits = observed.logits()
     if unusable(logits, "logits"):
         return None
     return max_abs(logits, gate.references[0])[0]
@@ -59,10 +60,10 @@ def with_swaps(
     """The symptom once more, with ``swaps`` in place of kernels."""
     changed = dataclasses.replace(subject, swaps={**subject.swaps, **swaps})
     hows = ", ".join(sorted({str(how["how"]) for how in swaps.values()}))
-    names: Sequence[str] = tuple(swaps)
-    distance = off_by(gate, changed)
-    off = distance is None or distance > symptom.band
+    (observed,) = observe.positions(changed, [gate.plan])
+    distance = _distance(gate, observed)
     if symptom.kind == OFF_REFERENCE:
-        return Swapped(tuple(names), hows, Rate(int(off), 1), distance, symptom.band)
-    rate = unstable_rate(gate, changed, runs, keep_going)
-    return Swapped(tuple(names), hows, rate, distance, symptom.band)
+        rate = Rate(int(distance is None or distance > symptom.band), 1)
+    else:
+        rate = unstable_rate(gate, changed, runs, keep_going)
+    return Swapped(tuple(swaps), hows, rate, distance, symptom.band, observed.swap_not_finite)
