@@ -60,7 +60,8 @@ def row(name: str) -> bool:
     if bare == "bit-flip":
         # It strikes one run of all and never again: there is nothing left to replay, and nobody may be blamed.
         right = not figures["culprits"]
-    confirmed = f"{figures['confirmed_by']}, p {figures['p_value']:.0e}" if figures["confirmed_by_swap"] else "no"
+    chance = f", p {figures['p_value']:.0e}" if "p_value" in figures else ""
+    confirmed = f"{figures['confirmed_by']}{chance}" if figures["confirmed_by_swap"] else "no"
     print(
         f"| `{name}` | {fault.about} | {'library' if library else 'seam'} | {caught} | `{named}` "
         f"| {figures['prefills']} | {confirmed} ({figures['confirm_prefills']}) | {seconds:.0f} s "

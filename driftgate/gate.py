@@ -17,7 +17,7 @@ from driftgate.checks.verdict import Verdict
 from driftgate.kernels.replacements import SINGLE_WRITER
 from driftgate.model import Arrays, Model, check_arrays
 from driftgate.observe import Progress
-from driftgate.options import Settings, command_line
+from driftgate.options import ISOLATE, Settings, command_line
 from driftgate.outcome import DriftgateError, InfraError, Outcome, UsageError
 from driftgate.plan import PAGE, Plan, chunk_lengths
 from driftgate.report.result import Known, ResultFile
@@ -165,6 +165,8 @@ def open_gate(
     dtype = settings.dtype or default_dtype(target, model.shape.head_dim)
     check_dtype(target, dtype, model.shape.head_dim)
     corrections = tuple(preset.corrections.get(target.name, ()))
+    if ISOLATE in settings.checks and settings.runs < 2:
+        raise UsageError(f"--runs {settings.runs}: isolation compares identical prefills, so it takes two or more")
     if settings.library is not None and not settings.library.is_file():
         raise UsageError(f"--library {settings.library}: there is no such file")
     for kernel, how in settings.swap:

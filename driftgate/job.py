@@ -23,7 +23,7 @@ class Job:
     dtype: str
     capacity: int
     task: dict[str, Any]
-    """``kind`` is a key of ``worker.TASKS``, the rest its arguments."""
+    """``kind`` is a key of ``worker.tasks()``, the rest its arguments."""
     swaps: dict[str, dict[str, str]]
     """Kernel or ``vm:NAME`` to what replaces it: see ``kernels.replacements`` and, for a VM function, ``plain``."""
     plain: str | None

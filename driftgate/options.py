@@ -152,7 +152,7 @@ def _truth(text: str) -> bool:
 OPTIONS = (
     Option("model", DEFAULT_MODEL, "preset to test; `driftgate models` lists them"),
     Option("target", None, "llvm, metal, cuda, ...: where to run", otherwise="the best device found"),
-    Option("runs", "300", "identical prefills of check repeat", whole("runs", 1), metavar="N"),
+    Option("runs", "300", "identical prefills, of check repeat and of isolate", whole("runs", 1), metavar="N"),
     Option("blocks", "3", "fresh processes that share those runs", whole("blocks", 1), metavar="N"),
     Option("tokens", None, "prompt length in tokens", whole("tokens", 1), metavar="N", otherwise="the plan's"),
     Option(
@@ -260,6 +260,7 @@ def command_line(settings: Settings, **changes: str) -> str:
     words = [f"driftgate {ISOLATE if isolates else 'gate'}", shlex.quote(settings.model)]
     if isolates:
         del flags["checks"]
+        flags.pop("isolate-on-fail", None)
     for name, text in flags.items():
         if name not in switches:
             words.append(f"--{name} {shlex.quote(text)}")

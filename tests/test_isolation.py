@@ -197,7 +197,7 @@ def test_confirmed_culprit():
     assert verdict.outcome is Outcome.DRIFT
     assert verdict.figures["confirmed_by_swap"]
     assert [row["kernel"] for row in verdict.rows] == ["merge", "append"]
-    assert "with every other kernel replaced it stays" in verdict.message
+    assert "with every other kernel replaced that has a replacement it stays" in verdict.message
     assert "never called under this plan: tree" in verdict.evidence["not_told_apart"]
 
 

@@ -46,7 +46,9 @@ def judge(found: Findings) -> Verdict:
         "bound95": upper_bound(symptom.differing.failures, max(symptom.differing.runs, 1), 0.95),
     }
     if found.confirmation:
-        figures |= {"p_value": found.confirmation.p_value, "confirmed_by": found.confirmation.by}
+        figures["confirmed_by"] = found.confirmation.by
+        if found.confirmation.p_value is not None:
+            figures["p_value"] = found.confirmation.p_value
     evidence: dict[str, Any] = {"not_told_apart": not_told_apart(found)}
     if found.confirmation:
         evidence["swaps"] = _swaps(found.confirmation)
@@ -99,7 +101,7 @@ def _what(found: Findings) -> str:
         inside = symptom.max_abs is not None and symptom.max_abs <= symptom.band
         return f"its results are off, though the logits are within the band ({off})" if inside else f"logits {off}"
     if rate.failures:
-        return f"{rate.failures} of {rate.runs} identical prefills differ"
+        return f"{rate.failures} of {rate.runs} identical prefills differ (it stopped at the first)"
     return f"a kernel contradicts itself, though {rate.runs} identical prefills did not differ"
 
 
@@ -118,18 +120,17 @@ def _caught(found: Findings) -> str:
 
 def _confirmed(confirmation: Confirmation) -> str:
     alone, what = confirmation.alone, "prefills" if confirmation.by == "prefills" else "replays on recorded inputs"
+    rates, p_value = _rates(confirmation.baseline, alone), confirmation.p_value
+    chance = f" (p {p_value:.1e})" if p_value is not None else ""
     if confirmation.confirmed:
-        others = "; with every other kernel replaced it stays" if confirmation.others else ""
-        return (
-            f"confirmed by swap: {_rates(confirmation.baseline, alone)} {what} (p {confirmation.p_value:.1e}){others}"
-        )
+        others = "; with every other kernel replaced that has a replacement it stays" if confirmation.others else ""
+        return f"confirmed by swap: {rates} {what}{chance}{others}"
+    if not confirmation.baseline.failures:
+        return f"not confirmed: {rates} {what}: the logits do not show it"
     if not alone.gone:
-        return (
-            f"NOT confirmed: with {alone.how} in place it is still there, {_rates(confirmation.baseline, alone)} {what}"
-        )
-    if confirmation.p_value >= SIGNIFICANT:
-        rates = _rates(confirmation.baseline, alone)
-        return f"not confirmed: {rates} {what}, which may be chance (p {confirmation.p_value:.2f})"
+        return f"NOT confirmed: with {alone.how} in place it is still there, {rates} {what}"
+    if p_value is not None and p_value >= SIGNIFICANT:
+        return f"not confirmed: {rates} {what}, which may be chance (p {p_value:.2f})"
     return "not confirmed: gone with it replaced, but also with every other kernel replaced"
 
 
@@ -186,11 +187,14 @@ def not_told_apart(found: Findings) -> list[str]:
         said.append(f"replayed but without a reference: {len(swept.without)} functions ({shown})")
     if swept.never_called:
         said.append(f"never called under this plan: {', '.join(swept.never_called)}")
+    only_off = [row.kernel for row in swept.rows.values() if row.suspect and row.kernel not in found.culprits]
+    if only_off:
+        said.append(f"off its reference as well, but the same every time: {', '.join(only_off)}")
     if found.symptom.kind == UNSTABLE and not found.is_gpu:
         said.append("on a CPU calls run one after another: ordering between kernels cannot show here")
     said.append(
         "the host side of the cache (page tables, positions it hands to kernels) is not a kernel and has no reference"
     )
-    if len(found.culprits) > 1:
+    if sum(swept.rows[name].suspect for name in found.culprits) > 1:
         said.append("each named kernel is wrong on its own inputs; how much of the drift is whose is not told apart")
     return said

@@ -13,7 +13,7 @@ from driftgate.isolation.symptom import unstable_rate, with_swaps
 from driftgate.job import plan_to_json
 from driftgate.kernels.replacements import NUMPY, description
 from driftgate.processes import run_jobs
-from driftgate.stats import fisher
+from driftgate.stats import fisher, lower_bound
 
 if TYPE_CHECKING:
     from driftgate.gate import Gate
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 PLAIN = "plain"
 FAILURES_WANTED = 12
 """Failures that a baseline should expect: 7 against none in as many runs are significant, and luck varies."""
-SIGNS = 8
-"""Disagreements of recorded replays that are enough."""
+SIGNS = 10
+"""Disagreements of recorded replays that are enough: as it stops at them, 2^(1 - 10) is chance, below 1%."""
 MOST_REPLAYS = 400_000
 OTHERS_RUNS = 3
 """A symptom that has to stay is looked for in this many times the runs that it should take to show."""
@@ -48,7 +48,7 @@ class Swaps:
 
     def how(self, kernel: str) -> str:
         """How ``kernel`` is replaced: as ``--swap`` has it, by default by its NumPy reference."""
-        return self.chosen.get(kernel, NUMPY)
+        return PLAIN if kernel.startswith(VM) else self.chosen.get(kernel, NUMPY)
 
     def _one(self, name: str) -> dict[str, Any] | None:
         if name == vm_name(POSITIONS):
@@ -69,15 +69,67 @@ def confirm(
     if len(swaps.of(culprits)) < len(culprits):
         return None
     if symptom.kind == OFF_REFERENCE:
-        alone = with_swaps(gate, subject, swaps.of(culprits), symptom, 1)
-        others = {name: with_swaps(gate, subject, swaps.others([name]), symptom, 1) for name in culprits}
-        # A stable result is what it is: no chance is involved.
-        return Confirmation(Rate(1, 1), alone, others, p_value=0.0, prefills=1 + len(others))
-    rate = max(_rate_of_prefill(swept, culprits), symptom.differing.failures / max(symptom.differing.runs, 1) / 2)
+        return _of_a_stable_result(gate, subject, symptom, swaps, culprits)
+    rate = _rate_of_prefill(swept, culprits)
     runs = _runs_for(rate)
-    if runs > gate.settings.runs and any(swept.rows[name].disagreed for name in culprits):
-        return _by_replays(gate, subject, swaps, culprits)
-    runs = min(runs, gate.settings.runs)
+    if runs > gate.settings.runs and all(swept.rows[name].disagreed for name in culprits):
+        seen = symptom.differing
+        if rate >= lower_bound(seen.failures, max(seen.runs, 1), 0.95):
+            # What they do alone is as much as was seen, so their own replays can speak for the prefills.
+            return _by_replays(gate, subject, swaps, culprits)
+    return _by_prefills(gate, subject, symptom, swaps, culprits, min(runs, gate.settings.runs))
+
+
+def reduce(
+    gate: Gate, subject: Subject, symptom: Symptom, swept: Swept
+) -> tuple[tuple[str, ...], Confirmation | None, str]:
+    """Kernels to blame where the sweep caught none, their confirmation, and what to say of them.
+
+    The fewest whose replacement makes the symptom go. Nobody if even replacing all does not, if it shows too rarely for
+    its absence to say anything, or if the swap experiment does not confirm the set.
+    """
+    swaps, runs = Swaps(gate, subject, swept), 1
+    if symptom.kind != OFF_REFERENCE:
+        # The symptom stopped at its first failure, which says little of its rate.
+        rate = unstable_rate(gate, subject, gate.settings.runs, keep_going=True)
+        runs = _runs_for(lower_bound(rate.failures, rate.runs, 0.95))
+        if runs > gate.settings.runs:
+            wanted = f"about --runs {runs}" if rate.failures else "more --runs"
+            return (
+                (),
+                None,
+                (f"seen in {rate.failures} of {rate.runs} prefills: to tell kernels apart by swap takes {wanted}"),
+            )
+
+    def enough(names: tuple[str, ...]) -> bool:
+        return with_swaps(gate, subject, swaps.of(names), symptom, runs, keep_going=False).gone
+
+    everything = tuple(swaps.of(swept.called))
+    if not everything or not enough(everything):
+        return (), None, "it stays with every kernel replaced that has a replacement: it lies elsewhere"
+    names = smallest(everything, enough)
+    if symptom.kind == OFF_REFERENCE:
+        confirmation = _of_a_stable_result(gate, subject, symptom, swaps, names)
+    else:
+        confirmation = _by_prefills(gate, subject, symptom, swaps, names, runs)
+    if not confirmation.confirmed:
+        return (), None, f"delta debugging came to {', '.join(names)}, which the swap experiment did not confirm"
+    return names, confirmation, "no replay and no reference caught it: the fewest to replace for it to go"
+
+
+def _of_a_stable_result(
+    gate: Gate, subject: Subject, symptom: Symptom, swaps: Swaps, culprits: tuple[str, ...]
+) -> Confirmation:
+    off = symptom.max_abs is None or symptom.max_abs > symptom.band
+    alone = with_swaps(gate, subject, swaps.of(culprits), symptom, 1)
+    others = {name: with_swaps(gate, subject, swaps.others([name]), symptom, 1) for name in culprits}
+    # A result that repeats is what it is: no chance is involved, and no p-value.
+    return Confirmation(Rate(int(off), 1), alone, others, p_value=None, prefills=1 + len(others))
+
+
+def _by_prefills(
+    gate: Gate, subject: Subject, symptom: Symptom, swaps: Swaps, culprits: tuple[str, ...], runs: int
+) -> Confirmation:
     baseline = unstable_rate(gate, subject, runs, keep_going=True)
     alone = with_swaps(gate, subject, swaps.of(culprits), symptom, runs)
     others = {
@@ -87,27 +139,6 @@ def confirm(
     value = fisher(baseline.failures, baseline.runs, alone.rate.failures, alone.rate.runs)
     spent = baseline.runs + alone.rate.runs + sum(other.rate.runs for other in others.values()) + 1 + len(others)
     return Confirmation(baseline, alone, others, p_value=value, prefills=spent)
-
-
-def reduce(gate: Gate, subject: Subject, symptom: Symptom, swept: Swept) -> tuple[tuple[str, ...], str]:
-    """Kernels to blame where the sweep caught none, and what to say of them: the fewest whose replacement makes the
-    symptom go; none if even replacing all of them does not, or if it shows too rarely for its absence to say anything.
-    """
-    swaps = Swaps(gate, subject, swept)
-    rate = symptom.differing
-    runs = 1 if symptom.kind == OFF_REFERENCE else _runs_for(rate.failures / max(rate.runs, 1))
-    if runs > gate.settings.runs:
-        return (), (
-            f"seen in {rate.failures} of {rate.runs} prefills: to tell kernels apart by swap takes about --runs {runs}"
-        )
-
-    def enough(names: tuple[str, ...]) -> bool:
-        return with_swaps(gate, subject, swaps.of(names), symptom, runs, keep_going=False).gone
-
-    everything = tuple(swaps.of(swept.called))
-    if not everything or not enough(everything):
-        return (), "it stays with every kernel replaced that has a replacement: it lies elsewhere"
-    return smallest(everything, enough), "no replay and no reference caught it: the fewest to replace for it to go"
 
 
 def _rate_of_prefill(swept: Swept, culprits: tuple[str, ...]) -> float:
@@ -126,30 +157,34 @@ def _runs_for(rate: float) -> int:
 
 
 def _by_replays(gate: Gate, subject: Subject, swaps: Swaps, culprits: tuple[str, ...]) -> Confirmation:
-    library, replacement = [0, 0], [0, 0]
-    for name in culprits:
-        said: dict[str, dict[str, Any]] = {}
-
-        def on_event(_: int, message: dict[str, Any], said: dict[str, dict[str, Any]] = said) -> bool:
-            if message["event"] == "replayed":
-                said[message["who"]] = message
-            return True
-
-        task = {
-            "kind": "replays",
-            "plan": plan_to_json(gate.plan),
-            "kernel": name,
-            "how": swaps.of([name]).get(name, {}),
-            "most": MOST_REPLAYS,
-            "enough": SIGNS,
-        }
-        # Nothing is said while it replays, for minutes perhaps.
-        run_jobs([subject.job(task, observe.cores())], on_event, max(subject.timeout, 600.0), 1)
-        for total, who in ((library, "library"), (replacement, "replacement")):
-            total[0] += said[who]["disagreed"]
-            total[1] += said[who]["replays"]
-    baseline, after = Rate(*library), Rate(*replacement)
-    how = ", ".join(swaps.how(name) for name in culprits if not name.startswith(VM)) or PLAIN
-    value = fisher(baseline.failures, baseline.runs, after.failures, after.runs)
-    alone = Swapped(culprits, how, after)
+    """Each culprit and its replacement on recorded inputs; the weakest of them speaks for all."""
+    tests = [_replayed(gate, subject, swaps, name) for name in culprits]
+    baseline, after = max(tests, key=lambda test: fisher(*_table(*test)))
+    how = ", ".join(dict.fromkeys(swaps.how(name) for name in culprits))
+    alone = Swapped(culprits, how, Rate(sum(t[1].failures for t in tests), after.runs))
+    value = fisher(*_table(baseline, after))
     return Confirmation(baseline, alone, {}, by="replays", p_value=value, prefills=len(culprits))
+
+
+def _table(baseline: Rate, after: Rate) -> tuple[int, int, int, int]:
+    return baseline.failures, baseline.runs, after.failures, after.runs
+
+
+def _replayed(gate: Gate, subject: Subject, swaps: Swaps, name: str) -> tuple[Rate, Rate]:
+    said: dict[str, Rate] = {}
+
+    def on_event(_: int, message: dict[str, Any]) -> bool:
+        if message["event"] == "replayed":
+            said[message["who"]] = Rate(message["disagreed"], message["replays"])
+        return True
+
+    task = {
+        "kind": "replays",
+        "plan": plan_to_json(gate.plan),
+        "kernel": name,
+        "how": swaps.of([name])[name],
+        "most": MOST_REPLAYS,
+        "enough": SIGNS,
+    }
+    run_jobs([subject.job(task, observe.cores())], on_event, subject.timeout, 1)
+    return said["library"], said["replacement"]

@@ -85,7 +85,6 @@ class Swept:
     """Kernels that the cache holds, called or not."""
     prefills: int = 0
     seconds: float = 0.0
-    fault_hits: int = 0
 
     def add(self, message: Mapping[str, Any]) -> None:
         """One message of a sweep: one prefill."""
@@ -120,7 +119,6 @@ class Swapped:
     rate: Rate
     """Prefills that differ, or, for a stable symptom, that are off."""
     max_abs: float | None = None
-    band: float | None = None
     not_finite: Mapping[str, int] = field(default_factory=dict)
     """Calls of replacements that were given a NaN or an infinity, by kernel."""
 
@@ -140,14 +138,16 @@ class Confirmation:
     """For each named kernel: with every other one replaced."""
     by: str = "prefills"
     """``prefills``, or ``replays`` of the named kernel on inputs that were recorded."""
-    p_value: float = 1.0
-    """One-sided, Fisher: of seeing this difference if the replacement made none."""
+    p_value: float | None = None
+    """One-sided, Fisher: of seeing this difference if the replacement made none; None where no chance is involved."""
     prefills: int = 0
 
     @property
     def confirmed(self) -> bool:
         """Gone with the named kernels replaced, more than chance would have it, and there with all others replaced."""
-        return self.alone.gone and self.p_value < SIGNIFICANT and all(not other.gone for other in self.others.values())
+        significant = self.p_value is None or self.p_value < SIGNIFICANT
+        stays = all(not other.gone for other in self.others.values())
+        return bool(self.baseline.failures) and self.alone.gone and significant and stays
 
 
 SIGNIFICANT = 0.01

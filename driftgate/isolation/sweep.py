@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from driftgate import observe
-from driftgate.isolation.observations import NONE, OFF_REFERENCE, Swept
+from driftgate.isolation.observations import NONE, OFF_REFERENCE, UNSTABLE, Swept
 from driftgate.job import plan_to_json
 from driftgate.processes import run_jobs
 
@@ -28,6 +28,8 @@ def sweep(gate: Gate, subject: Subject, kind: str, first_run: int) -> Swept:
         elif message["event"] == "sweep":
             swept.add(message)
             gate.progress(swept.prefills, 0)
+        if kind == UNSTABLE:
+            return not any(row.disagreed for row in swept.rows.values())
         return not swept.suspects
 
     task = {

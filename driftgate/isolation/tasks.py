@@ -13,9 +13,10 @@ from driftgate.kernels import replacements, vm_calls
 from driftgate.kernels.references import references
 from driftgate.modes.count import Count
 from driftgate.modes.digests import Digested, Digests, first_divergence
-from driftgate.modes.replay import Replay
+from driftgate.modes.replay import Replay, Results
 from driftgate.modes.shadow import Shadow
-from driftgate.tensors import copied, is_tensor, restore, same_bytes, view
+from driftgate.outcome import InfraError
+from driftgate.tensors import copied, is_tensor, restore, view
 
 
 def sweep(job: Job) -> None:
@@ -43,7 +44,7 @@ def sweep(job: Job) -> None:
         fault.begin_run(run)
         calls.run = run
         for _ in session.prefill(plan):
-            pass
+            worker.emit("alive")
         found = {name: {"calls": n} for name, n in count.calls.items()}
         count.calls.clear()
         for name, replayed in replay.take().items():
@@ -78,7 +79,9 @@ def divergence(job: Job) -> None:
 
 
 RECORDED = 20
-"""Calls whose inputs are kept: a matrix of a real model is hundreds of megabytes."""
+"""Calls whose inputs are kept."""
+SECONDS, HEARTBEAT = 240.0, 5.0
+"""Longest that one kernel is replayed on recorded inputs, and between two signs of life, in seconds."""
 
 
 class _Recorder:
@@ -86,12 +89,14 @@ class _Recorder:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.is_weight: Callable[[Any], bool] = lambda tensor: False
         self.given: list[tuple[Call, dict[int, Any]]] = []
 
     def before(self, call: Call) -> None:
         if call.name == self.name and len(self.given) < RECORDED:
-            # The runtime uses its buffers again, so all but weights has to be kept.
-            self.given.append((call, {i: copied(arg) for i, arg in enumerate(call.args) if is_tensor(arg)}))
+            # The runtime uses its buffers again, so what they hold has to be kept; weights stay where they are.
+            kept = {i: arg for i, arg in enumerate(call.args) if is_tensor(arg) and not self.is_weight(arg)}
+            self.given.append((call, {i: copied(arg) for i, arg in kept.items()}))
 
     def after(self, call: Call) -> None:
         """Nothing to do."""
@@ -107,6 +112,8 @@ def replays(job: Job) -> None:
     session, fault = worker.opened(job, calls=calls)
     config = worker.opened_seams[-1].config
     assert config is not None
+    weights = {tensor.data_ptr() for tensor in session.params}
+    recorder.is_weight = lambda tensor: tensor.data_ptr() in weights
     worker.emit("ready")
     fault.begin_run(NO_RUN)
     for _ in session.prefill(plan):
@@ -117,8 +124,8 @@ def replays(job: Job) -> None:
     else:
         made = replacements.swap(task["kernel"], task["how"], worker._not_finite)
         replacement = made(config, first.kernel)
-    assert replacement is not None
-    session.vm.set_instrument(lambda *_: None)
+    if replacement is None:
+        raise InfraError(f"{task['kernel']} has no replacement to compare replays with")
     library = _again(recorder.given, first.kernel, task["most"], task["enough"])
     worker.emit("replayed", who="library", replays=library[0], disagreed=library[1])
     replaced = _again(recorder.given, replacement, library[0], library[0])
@@ -129,25 +136,23 @@ def replays(job: Job) -> None:
 def _again(
     given: list[tuple[Call, dict[int, Any]]], kernel: Callable[..., Any], most: int, enough: int
 ) -> tuple[int, int]:
-    """Runs of ``kernel`` on the recorded inputs in turn, ``most`` or until ``enough`` disagreed: runs, and how many of
-    them did not give the most common bytes of their input."""
-    results: list[list[list[Any]]] = [[] for _ in given]
-    seen: list[list[int]] = [[] for _ in given]
+    """Runs of ``kernel`` on the recorded inputs in turn: ``most``, or until ``enough`` disagreed, or time is up. How many,
+    and how many of them did not give the most common bytes of their input."""
+    from driftgate import worker
+
+    results = [Results() for _ in given]
     done = odd = 0
-    while done < most and odd < enough:
+    began = heard = time.monotonic()
+    while done < most and odd < enough and time.monotonic() - began < SECONDS:
         at = done % len(given)
         call, inputs = given[at]
         for i, values in inputs.items():
             restore(call.args[i], values)
         kernel(*call.args)
-        made = [view(call.args[i]) for i in call.written]
-        for which, known in enumerate(results[at]):
-            if all(same_bytes(a, b) for a, b in zip(known, made, strict=True)):
-                seen[at][which] += 1
-                break
-        else:
-            results[at].append([array.copy() for array in made])
-            seen[at].append(1)
+        results[at].add({i: view(call.args[i]) for i in call.written})
         done += 1
-        odd = sum(sum(counts) - max(counts) for counts in seen if counts)
+        odd = sum(result.odd for result in results)
+        if time.monotonic() - heard > HEARTBEAT:
+            heard = time.monotonic()
+            worker.emit("alive")
     return done, odd

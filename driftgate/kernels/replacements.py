@@ -61,7 +61,10 @@ def description(kernel: str, how: str, shape: Shape, spec: TargetSpec, dtype: st
     elif spec.is_gpu:
         from driftgate.kernels import single_writer
 
-        built = single_writer.build(shape.heads, shape.head_dim, dtype, spec.max_threads_per_block)
+        try:
+            built = single_writer.build(shape.heads, shape.head_dim, dtype, spec.max_threads_per_block)
+        except ValueError as error:
+            raise UsageError(f"--swap {kernel}={how}: {error}") from None
         function = single_writer.FUNCTION
     else:
         raise UsageError(f"{how} is a GPU kernel, and {spec.name} has no threads to race; use {NUMPY} or {TVM_CPU}")

@@ -11,6 +11,9 @@ from driftgate.calls import Call
 from driftgate.metrics import first_difference
 from driftgate.tensors import copied, is_float, restore, same_bytes, view
 
+MOST_KNOWN = 8
+"""Different results of one call that are kept to compare with."""
+
 
 @dataclass
 class Replayed:
@@ -22,12 +25,36 @@ class Replayed:
     first: dict[str, Any] | None = None
 
 
+class Results:
+    """The different results of one call, and how often each came."""
+
+    def __init__(self) -> None:
+        self._known: list[dict[int, np.ndarray]] = []
+        self._counts: list[int] = []
+
+    def add(self, made: dict[int, np.ndarray]) -> bool:
+        """Count one; whether it is a new one."""
+        for which, known in enumerate(self._known):
+            if all(same_bytes(values, made[i]) for i, values in known.items()):
+                self._counts[which] += 1
+                return False
+        self._counts.append(1)
+        # A result that never comes twice need not be known: memory is bounded.
+        if len(self._known) < MOST_KNOWN:
+            self._known.append({i: values.copy() for i, values in made.items()})
+        return True
+
+    @property
+    def odd(self) -> int:
+        """How many were not the most common one."""
+        return sum(self._counts) - max(self._counts, default=0)
+
+
 class Replay:
     """Replays each call ``times`` times, what it writes put back before each; then the call stands as made."""
 
-    def __init__(self, times: int, only: frozenset[str] | None = None) -> None:
+    def __init__(self, times: int) -> None:
         self.times = times
-        self.only = only
         self.kernels: dict[str, Replayed] = {}
         self._before: dict[int, np.ndarray] = {}
 
@@ -40,21 +67,21 @@ class Replay:
             return
         made = {i: copied(call.args[i]) for i in call.written}
         found = self.kernels.setdefault(call.name, Replayed())
-        different, first = 0, None
+        results, first = Results(), None
+        results.add(made)
         for _ in range(self.times):
             for i, values in self._before.items():
                 restore(call.args[i], values)
             call.kernel(*call.args)
-            odd = [i for i, values in made.items() if not same_bytes(values, view(call.args[i]))]
-            different += bool(odd)
-            if odd and first is None:
-                difference = first_difference(made[odd[0]], view(call.args[odd[0]]))
-                first = {**call.place, "argument": odd[0], **(difference.as_dict() if difference else {})}
+            again = {i: view(call.args[i]) for i in call.written}
+            if results.add(again) and first is None:
+                argument = next(i for i in again if not same_bytes(made[i], again[i]))
+                difference = first_difference(made[argument], again[argument])
+                first = {**call.place, "argument": argument, **(difference.as_dict() if difference else {})}
         for i, values in made.items():
             restore(call.args[i], values)
         found.replays += self.times
-        # If most differ from the call itself, the call is the odd one.
-        found.disagreed += min(different, self.times + 1 - different)
+        found.disagreed += results.odd
         found.first = found.first or first
 
     def take(self) -> dict[str, Replayed]:
@@ -64,6 +91,4 @@ class Replay:
 
     def _takes(self, call: Call) -> bool:
         # The positions of a chunk are the host's own arithmetic: there is no kernel to run again.
-        return bool(
-            call.computes and is_float(call.args[call.written[0]]) and (self.only is None or call.name in self.only)
-        )
+        return call.computes and is_float(call.args[call.written[0]])

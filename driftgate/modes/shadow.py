@@ -16,7 +16,7 @@ from driftgate.metrics import as_bits, bits
 from driftgate.seam import ATTENTION
 from driftgate.tensors import copied, is_float, is_tensor, view
 
-BAND_UNITS = {"float32": 128.0, "float16": 4.0}
+BAND_UNITS = {"float64": 1024.0, "float32": 128.0, "float16": 4.0}
 """Width of a kernel's band, in units in the last place of its largest value: several times the worst of sound kernels
 (`python -m benchmarks.seam` prints it), and far below what any planted fault does."""
 PAGES = "pages"
