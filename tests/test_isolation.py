@@ -2,10 +2,12 @@
 
 import functools
 
+import numpy as np
 import pytest
 
 from driftgate.checks import isolate
 from driftgate.isolation.delta import smallest
+from driftgate.isolation.flow import blamed
 from driftgate.isolation.observations import (
     NONE,
     OFF_REFERENCE,
@@ -19,6 +21,7 @@ from driftgate.isolation.observations import (
     Symptom,
     Synced,
 )
+from driftgate.modes.replay import Results
 from driftgate.options import resolve
 from driftgate.outcome import InfraError, Outcome
 from driftgate.run import isolate as run_isolation
@@ -251,6 +254,27 @@ def test_sync_experiment_says_where_an_instability_lies(level, after, p_value, s
     synced = Synced(level, Rate(12, 40), Rate(*after), p_value)
     found = findings(rows=[BAD], culprits=["merge"], confirmation=confirmed(), synced=synced)
     assert isolate.judge(found).evidence["sync"]["says"] == says
+
+
+def test_stable_error_is_not_blamed_for_an_instability():
+    racing = Row("merge", 20, 1000, 3)
+    wrong = Row("append", 15, 750, 0, 15, 15)
+    swept = Swept({"append": wrong, "merge": racing}, (), (), 1)
+    symptom = Symptom(UNSTABLE, Rate(1, 5), 0.5, 0.1, 6)
+    assert blamed(symptom, swept) == ("merge",)
+    verdict = isolate.judge(Findings(symptom, swept, ("merge",)))
+    assert "off its reference as well, but the same every time: append" in verdict.evidence["not_told_apart"]
+
+
+def test_results_are_counted_by_their_bytes():
+    results = Results()
+    for value in (0.0, -0.0, 0.0, 1.0, 0.0, np.nan, np.nan):
+        results.add({0: np.array([value], np.float32)})
+    assert results.odd == 4
+    distinct = Results()
+    for value in range(50):
+        distinct.add({0: np.array([value], np.float32)})
+    assert distinct.odd == 49
 
 
 # --- delta debugging --------------------------------------------------------------------------------------------------

@@ -258,3 +258,8 @@ def test_a_newline_in_a_value_does_not_break_the_line() -> None:
     with pytest.raises(UsageError) as caught:
         resolved(env={"DRIFTGATE_TIMEOUT": "-1\n"})
     assert "\n" not in str(caught.value)
+
+
+def test_command_that_isolates_again_is_one_that_isolate_takes() -> None:
+    settings = resolved({"isolate-on-fail": "true", "runs": "7", "checks": "reference,repeat"})
+    assert command_line(settings, checks="isolate") == "driftgate isolate gemma4-tiny --runs 7"

@@ -136,8 +136,10 @@ def replays(job: Job) -> None:
 def _again(
     given: list[tuple[Call, dict[int, Any]]], kernel: Callable[..., Any], most: int, enough: int
 ) -> tuple[int, int]:
-    """Runs of ``kernel`` on the recorded inputs in turn: ``most``, or until ``enough`` disagreed, or time is up. How many,
-    and how many of them did not give the most common bytes of their input."""
+    """Run ``kernel`` on the recorded inputs in turn, ``most`` times, or until ``enough`` disagreed, or time is up.
+
+    Returns how many times, and how many of them did not give the most common bytes of their input.
+    """
     from driftgate import worker
 
     results = [Results() for _ in given]
