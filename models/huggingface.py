@@ -9,7 +9,6 @@ import numpy as np
 
 from driftgate.outcome import UsageError
 
-
 _warm: list[bool] = []
 
 
