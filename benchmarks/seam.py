@@ -30,7 +30,7 @@ from driftgate.runtime import Session
 from driftgate.seam import Seam
 from driftgate.subject import Subject
 
-ROUNDS = 60
+ROUNDS = 40
 GOALS = {
     "off": "no measurable cost",
     "count, cache kernels": "at most 1.03",
