@@ -32,9 +32,9 @@ from fixtures.library_faults import BY_NAME, Last, Line, Text, changed_text
 
 # --- end to end -------------------------------------------------------------------------------------------------------
 
-SUBSET = ["lib-merge-race", "lib-linear-half", "lib-copy-half"]
-"""Compiled into the library: a race, a VM function, and a kernel that only a fork runs. The rest of the table is
-printed by `python -m benchmarks.faults`."""
+SUBSET = ["lib-merge-race", "lib-copy-half"]
+"""Compiled into the library: a race, and a kernel that only a fork runs. The rest of the table, each of them half a
+minute of compiling, is printed by `python -m benchmarks.faults`."""
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +133,10 @@ def test_failing_gate_goes_on_to_isolate_if_asked(run):
 
 
 def test_passing_gate_isolates_nothing(run):
-    ran = run("gate", "--checks", "reference", "--isolate-on-fail")
+    ran = run("gate", "--checks", "repeat", "--runs", "2", "--isolate-on-fail")
     assert ran.code == 0, ran.err
     found = ran.result
-    assert [check["check"] for check in found["checks"]] == ["reference"]
+    assert [check["check"] for check in found["checks"]] == ["repeat"]
     assert found["complete"]
 
 
