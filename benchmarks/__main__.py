@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("startup", "matmul", "overhead", "memory", "gate", "gemma3", "seam", "faults")
+NAMES = ("startup", "matmul", "overhead", "memory", "gate", "gemma3", "seam", "faults", "isolation")
 
 
 def main(names: list[str]) -> int:

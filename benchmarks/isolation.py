@@ -14,8 +14,11 @@ MODEL = "gemma3-270m"
 def main() -> None:
     with tempfile.TemporaryDirectory() as out:
         words = ["isolate", MODEL, "--fault", "merge-race", "--target", "llvm", "--out", out]
-        print(f"{MODEL}: {measure([sys.executable, '-m', 'driftgate.cli', *words], dict(os.environ))}")
-        print("goals: 600 s, 8 GiB")
+        done = measure([sys.executable, "-m", "driftgate.cli", *words], dict(os.environ))
+    verdict = next((line for line in done.out.splitlines() if line.startswith("  isolate")), "no verdict")
+    size = done.peak / 2**30
+    print(f"{MODEL}: {done.seconds:.0f} s, peak {size:.1f} GiB, exit code {done.code}; goals: 600 s, 8 GiB")
+    print(verdict.strip())
 
 
 if __name__ == "__main__":
