@@ -24,8 +24,8 @@ def logits(make: Callable[[], Any], arrays: Mapping[str, np.ndarray], ids: tuple
     model = filled(make(), arrays, dtype)
     with torch.inference_mode():
         if not _warm:
-            # On a busy machine the first pass of a process, and no later one, was seen to be off by 1.7e-5, three times
-            # in some 300 processes, each time the same: as if torch's libraries were still making up their mind.
+            # On a busy machine the first pass of a process, and no later one, was seen to be off by 1.7e-5: twice in
+            # some 300 processes, to the same value both times, as if torch's libraries were still being set up.
             model(torch.tensor([ids]), use_cache=False)
             _warm.append(True)
         out = model(torch.tensor([ids]), use_cache=False).logits[0]
