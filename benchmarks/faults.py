@@ -122,8 +122,8 @@ def replay() -> int:
     model = models.find("gemma4-tiny")
     made = subjects.subject("gemma4-tiny")
     plan = Plan("default", model.prompt(48, 0), split(48, 16))
-    for label, (rate, _, _) in list(RATES.items())[:1]:
-        chance = 1 - (1 - rate) ** (1 / MERGES)
+    for label in ("3%",):
+        chance = 1 - (1 - RATES[label][0]) ** (1 / MERGES)
         path = library_faults.compiled(
             library_faults.BY_NAME["lib-merge-race"], chance, model, target("llvm"), "float32"
         )

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from driftgate.metrics import as_bits
+
 
 def is_tensor(value: Any) -> bool:
     """Whether a kernel's argument is a tensor."""
@@ -37,6 +39,4 @@ def restore(tensor: Any, values: np.ndarray) -> None:
 
 def same_bytes(left: np.ndarray, right: np.ndarray) -> bool:
     """Equal in every byte: -0.0 is not 0.0, and a NaN equals itself."""
-    # As unsigned integers: a comparison of floats would say otherwise of both.
-    unsigned = f"u{left.dtype.itemsize}"
-    return bool(np.array_equal(left.view(unsigned), right.view(unsigned)))
+    return bool(np.array_equal(as_bits(left), as_bits(right)))

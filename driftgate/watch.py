@@ -7,20 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from driftgate.seam import ATTENTION, KERNELS, Kernel, Seam
-
-PAGES_ARGUMENT = {
-    "append": 0,
-    "copy_page": 0,
-    "compact_copy": 0,
-    "prefill_paged": 2,
-    "prefill_sliding": 2,
-    "decode": 1,
-    "decode_sliding": 1,
-}
-"""The argument that is the page pool: slots that nobody wrote hold what memory held, and no kernel may read them."""
-
-MERGE_LSE_ARGUMENTS = (1, 3)
+from driftgate.kernels.signatures import PAGES, SIGNATURES
+from driftgate.seam import KERNELS, Kernel, Seam
 
 
 class Watch:
@@ -64,16 +52,17 @@ class Watch:
         }
 
     def _wrapped(self, name: str, kernel: Kernel) -> Kernel:
-        pages = PAGES_ARGUMENT.get(name)
+        signature = SIGNATURES[name]
+        # In the page pool slots that nobody wrote hold what memory held, and no kernel may read them.
+        pool = {i for i, argument in enumerate(signature) if argument.name == PAGES}
+        lse = {i for i, argument in enumerate(signature) if argument.kind == "lse"}
 
         def watched(*args: Any) -> Any:
             result = kernel(*args)
             self.calls[name] += 1
-            tensors = [i for i, arg in enumerate(args) if hasattr(arg, "shape") and i != pages]
-            # Attention kernels end their tensors with the LSE; merge takes two.
-            lse = tensors[-1:] if name in ATTENTION else MERGE_LSE_ARGUMENTS if name == "merge" else ()
-            for i in tensors:
-                self._check_tensor(name, "LSE" if i in lse else f"argument {i}", args[i])
+            for i, arg in enumerate(args):
+                if i not in pool:
+                    self._check_tensor(name, "LSE" if i in lse else f"argument {i}", arg)
             return result
 
         return watched

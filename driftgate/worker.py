@@ -141,7 +141,7 @@ def logits(job: Job) -> None:
         np.save(entry["file"], positions)
         calls, rows = counter.take()
         emit("logits", plan=plan.name, positions=len(positions), merge_calls=calls, rows_merged=rows)
-    emit("done", fault_hits=fault.hits, swap_not_finite=dict(_not_finite))
+    emit("done", fault_hits=fault.hits, swap_not_finite=dict(swap_not_finite))
 
 
 def sentinel(job: Job) -> None:
@@ -188,7 +188,7 @@ def opened(job: Job, *attach: Callable[[Seam], None], calls: Calls | None = None
     calls = calls or Calls([])
     plain = vm_calls.functions(job.plain)
     kernels = {name: how for name, how in job.swaps.items() if not name.startswith(VM)}
-    seam = Seam({name: replacements.swap(name, how, _not_finite) for name, how in kernels.items()})
+    seam = Seam({name: replacements.swap(name, how, swap_not_finite) for name, how in kernels.items()})
     seam.exchange_trees = job.exchange_trees
     for name in set(job.swaps) - set(kernels) - {vm_name(POSITIONS)}:
         if (function := plain(name)) is None:
@@ -213,7 +213,7 @@ def opened(job: Job, *attach: Callable[[Seam], None], calls: Calls | None = None
 
 opened_seams: list[Seam] = []
 """The seam of this process, once there is one: tasks ask it for the cache's figures, and ``main`` for its error."""
-_not_finite: Counter[str] = Counter()
+swap_not_finite: Counter[str] = Counter()
 """Calls of swapped kernels that were given a NaN or an infinity."""
 
 

@@ -11,6 +11,6 @@ from driftgate import run
 
 @pytest.mark.check("isolate")
 def test_drift_is_traced_to_its_kernel(gate, judged, drifted):
-    if not drifted():
+    if not drifted:
         pytest.skip("no check found drift")
     judged(run.isolate(gate))

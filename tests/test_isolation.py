@@ -28,7 +28,8 @@ from driftgate.run import isolate as run_isolation
 from driftgate.stats import fisher
 from fixtures.faults import FAULTS
 from fixtures.gate import gate_for, preset
-from fixtures.library_faults import BY_NAME, Last, Line, Text, changed_text
+from fixtures.kernel_text import Last, Line, Text, changed_text
+from fixtures.library_faults import BY_NAME
 
 # --- end to end -------------------------------------------------------------------------------------------------------
 
@@ -152,6 +153,8 @@ REFUSED = [
     (("--sync", "all"), "--sync 'all': there are none, call, kernel"),
     (("--replays", "0"), "--replays is 0, but must be at least 1"),
     (("--library", "/nowhere.so"), "--library /nowhere.so: there is no such file"),
+    (("--fault", "lib-softcap:0.1"), "it takes no probability"),
+    (("--runs", "1"), "isolation compares identical prefills, so it takes two or more"),
     (("--fault", "lib-nothing"), "unknown fault 'lib-nothing'; the faults are merge-race"),
 ]
 
@@ -227,6 +230,13 @@ def test_culprit_without_a_replacement_is_named_and_said_to_be_unconfirmed():
     assert verdict.figures["culprits"] == ["vm:f"]
     assert not verdict.figures["confirmed_by_swap"]
     assert "nothing to replace it with" in verdict.message
+
+
+def test_swap_that_failed_is_said_to_have_and_the_name_stands():
+    found = findings(rows=[BAD], culprits=["merge"], notes=("swap: a process was ended by signal 9",))
+    verdict = isolate.judge(found)
+    assert verdict.figures["culprits"] == ["merge"]
+    assert "not confirmed: swap: a process was ended by signal 9" in verdict.message
 
 
 def test_symptom_without_a_culprit_is_drift():

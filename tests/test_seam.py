@@ -189,3 +189,23 @@ def test_swapped_kernel_logs_the_nan_that_it_was_given():
     hosted("merge", merge, seen)(*tensors)
     assert seen == {"merge": 1}
     assert np.isnan(tensors[0].numpy()).sum() == 1
+
+
+def test_watch_knows_the_pool_and_the_lse_of_every_kernel():
+    """Slots that nobody wrote may hold anything; an LSE of minus infinity is a class of its own."""
+    import tvm
+
+    from driftgate.kernels.signatures import SIGNATURES
+
+    for name, signature in SIGNATURES.items():
+        watch, args = Watch(), []
+        for argument in signature:
+            value = np.full((2,) * max(argument.dims, default=1), 0.5, np.float32)
+            if argument.name == "pages":
+                value[:] = np.nan
+            elif argument.kind == "lse":
+                value[:] = -np.inf
+            args.append(tvm.runtime.tensor(value) if argument.kind != "number" else 1)
+        watch._wrapped(name, lambda *_: None)(*args)
+        expected = sum(2 ** argument.dims[0] for argument in signature if argument.kind == "lse")
+        assert dict(watch.bad) == ({"lse_minus_inf": expected} if expected else {}), name

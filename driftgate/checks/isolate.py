@@ -89,7 +89,8 @@ def _message(found: Findings) -> str:
             f"{'; '.join(found.notes)}"
         )
     named = " and ".join(found.culprits)
-    swap = _confirmed(found.confirmation) if found.confirmation else "not confirmed: nothing to replace it with"
+    unconfirmed = "; ".join(found.notes) or "nothing to replace it with"
+    swap = _confirmed(found.confirmation) if found.confirmation else f"not confirmed: {unconfirmed}"
     return f"{named}: {_what(found)}; {_caught(found)}; named after {spent}; {swap}"
 
 
@@ -158,18 +159,16 @@ def _swaps(confirmation: Confirmation) -> list[dict[str, Any]]:
 
 
 def _sync(synced: Synced) -> Mapping[str, Any]:
-    vanished = synced.rate.failures == 0 and synced.p_value < SIGNIFICANT
-    says = (
-        "vanishes: it lies between kernels (ordering, lifetime, aliasing)"
-        if vanished
-        else (
-            "survives: it lies inside a kernel"
-            if synced.level == "kernel" and synced.rate.failures
-            else "survives a sync after every VM call: it lies inside one VM call"
-            if synced.rate.failures
-            else "too rare to say"
-        )
-    )
+    if synced.rate.failures:
+        inside = {
+            "call": "survives a sync after every VM call: it lies inside one VM call",
+            "kernel": "survives: it lies inside a kernel",
+        }
+        says = inside[synced.level]
+    elif synced.p_value < SIGNIFICANT:
+        says = "vanishes: it lies between kernels (ordering, lifetime, aliasing)"
+    else:
+        says = "too rare to say"
     return {
         "level": synced.level,
         "without": synced.without.as_dict(),

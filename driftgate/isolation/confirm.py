@@ -95,11 +95,8 @@ def reduce(
         runs = _runs_for(lower_bound(rate.failures, rate.runs, 0.95))
         if runs > gate.settings.runs:
             wanted = f"about --runs {runs}" if rate.failures else "more --runs"
-            return (
-                (),
-                None,
-                (f"seen in {rate.failures} of {rate.runs} prefills: to tell kernels apart by swap takes {wanted}"),
-            )
+            said = f"seen in {rate.failures} of {rate.runs} prefills: to tell kernels apart by swap takes {wanted}"
+            return (), None, said
 
     def enough(names: tuple[str, ...]) -> bool:
         return with_swaps(gate, subject, swaps.of(names), symptom, runs, keep_going=False).gone

@@ -122,7 +122,7 @@ def replays(job: Job) -> None:
     if task["kernel"].startswith(VM):
         replacement = vm_calls.functions(job.plain)(task["kernel"])
     else:
-        made = replacements.swap(task["kernel"], task["how"], worker._not_finite)
+        made = replacements.swap(task["kernel"], task["how"], worker.swap_not_finite)
         replacement = made(config, first.kernel)
     if replacement is None:
         raise InfraError(f"{task['kernel']} has no replacement to compare replays with")

@@ -11,7 +11,7 @@ import numpy as np
 
 from driftgate.compile import library
 from driftgate.kernels.references import Reference, references
-from driftgate.kernels.signatures import OUT, check
+from driftgate.kernels.signatures import OUT, PAGES, check
 from driftgate.model import Shape
 from driftgate.outcome import UsageError
 from driftgate.seam import KERNELS, Kernel, Swap
@@ -91,9 +91,7 @@ def hosted(kernel: str, reference: Reference, not_finite: Counter[str]) -> Kerne
     def run(*args: Any) -> None:
         signature = check(kernel, args)
         arrays = [copied(arg) if is_tensor(arg) else arg for arg in args]
-        read = [
-            a for a, s in zip(arrays, signature, strict=True) if s.role != OUT and s.name != "pages" and is_float(a)
-        ]
+        read = [a for a, s in zip(arrays, signature, strict=True) if s.role != OUT and s.name != PAGES and is_float(a)]
         not_finite[kernel] += any(not np.isfinite(array).all() for array in read)
         reference(*arrays)
         for arg, array, argument in zip(args, arrays, signature, strict=True):

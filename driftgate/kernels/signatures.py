@@ -8,6 +8,8 @@ from typing import Any
 from driftgate.outcome import InfraError
 
 IN, OUT, INOUT = "in", "out", "inout"
+PAGES = "pages"
+"""Name of the page pool, wherever it is an argument."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ def _numbers(text: str) -> tuple[Argument, ...]:
     return tuple(Argument(name, "number") for name in text.split())
 
 
-_PAGES = Argument("pages", "float", (5,))
+_PAGES = Argument(PAGES, "float", (5,))
 _PAGE_TABLE = (
     *_tensors("int", "page_indptr page_values", 1),
     Argument("length_info", "int", (1, 2)),
@@ -40,7 +42,7 @@ _RESULT = (Argument("output", "float", (3,), OUT), Argument("lse", "lse", (2,), 
 _ROPE = _numbers("rotary_mode rope_scale rope_theta sm_scale")
 _Q = Argument("q", "float", (3,))
 _Q_INDPTR = Argument("q_indptr", "int", (1,))
-_POOL = Argument("pages", "float", (5,), INOUT)
+_POOL = Argument(PAGES, "float", (5,), INOUT)
 
 _PAGED = (_Q, _Q_INDPTR, _PAGES, *_PAGE_TABLE, *_RESULT, *_numbers("causal"), *_ROPE)
 _DECODE = (_Q, _PAGES, *_PAGE_TABLE, *_RESULT, *_ROPE)

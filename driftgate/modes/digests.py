@@ -9,7 +9,7 @@ import numpy as np
 
 from driftgate.calls import Call, results
 from driftgate.digest import digest
-from driftgate.kernels.signatures import OUT, SIGNATURES
+from driftgate.kernels.signatures import OUT, PAGES, SIGNATURES
 from driftgate.tensors import is_tensor, view
 
 
@@ -75,7 +75,7 @@ def _not_read(call: Call) -> tuple[int, ...]:
     signature = SIGNATURES.get(call.name)
     if signature is None:
         return call.written
-    return tuple(i for i, argument in enumerate(signature) if argument.role == OUT or argument.name == "pages")
+    return tuple(i for i, argument in enumerate(signature) if argument.role == OUT or argument.name == PAGES)
 
 
 def _joined(arrays: list[np.ndarray]) -> str:

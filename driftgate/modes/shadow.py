@@ -11,15 +11,14 @@ import numpy as np
 
 from driftgate.calls import Call
 from driftgate.kernels.attention import NO_KEY
-from driftgate.kernels.signatures import OUT, SIGNATURES, check
-from driftgate.metrics import as_bits, bits
+from driftgate.kernels.signatures import OUT, PAGES, SIGNATURES, check
+from driftgate.metrics import bits
 from driftgate.seam import ATTENTION
-from driftgate.tensors import copied, is_float, is_tensor, view
+from driftgate.tensors import copied, is_float, is_tensor, same_bytes, view
 
 BAND_UNITS = {"float64": 1024.0, "float32": 128.0, "float16": 4.0}
 """Width of a kernel's band, in units in the last place of its largest value: several times the worst of sound kernels
 (`python -m benchmarks.seam` prints it), and far below what any planted fault does."""
-PAGES = "pages"
 
 Reference = Callable[..., None]
 """Takes a call's arguments, tensors as arrays, and writes its results into them."""
@@ -139,7 +138,7 @@ def compared(values: np.ndarray, expected: np.ndarray, dtype: str) -> Comparison
 
     What is not finite has to be so on both sides, in the same places. Integers have to be equal.
     """
-    if np.array_equal(as_bits(values), as_bits(expected)) if values.dtype == expected.dtype else False:
+    if values.dtype == expected.dtype and same_bytes(values, expected):
         return Comparison(0.0, 0.0, None)
     if not np.issubdtype(values.dtype, np.floating):
         off = np.abs(values.astype(np.int64) - expected.astype(np.int64))
