@@ -1,4 +1,4 @@
-"""What an engine is given, and what it saw: conflicts between threads, faults of single accesses, and what was reached."""
+"""What an engine is given, and what it saw: conflicts between threads, faults of single accesses, and what was run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device kernel as both engines, the proofs and the mutants see it: small nodes, every access and barrier numbered."""
+"""A device kernel as the engines, proofs and mutants see it: small nodes, every access and barrier numbered."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Load(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Shuffle(Expr):
-    """A value of another lane of the warp: lane + ``delta`` for ``down``, else lane ``delta``; own where there is none."""
+    """A value of another lane of the warp: lane + ``delta`` for ``down``, else lane ``delta``; else the own."""
 
     value: Expr
     delta: Expr

@@ -1,4 +1,4 @@
-"""From a TIR PrimFunc to its device functions, just before TVM finalizes them: every barrier is in, no intrinsic yet."""
+"""From a TIR PrimFunc to its device functions, before TVM finalizes them: every barrier is in, no intrinsic yet."""
 
 from __future__ import annotations
 

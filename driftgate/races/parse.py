@@ -58,7 +58,7 @@ TEXT = 160
 
 
 def parse(name: str, function: Any) -> Kernel:
-    """The kernel of ``function``, a device PrimFunc before finalization. Raises UsageError that names an unknown node."""
+    """The kernel of ``function``, a device PrimFunc before finalization. UsageError names an unknown node."""
     return _Parser(name, function).kernel()
 
 
