@@ -15,7 +15,7 @@ from driftgate.kernels.references import references
 from driftgate.outcome import InfraError, UsageError
 from driftgate.races import catalog, lockstep, reference
 from driftgate.races import kernel as ir
-from driftgate.races.accesses import WARP, Accesses, conflicts, farthest
+from driftgate.races.accesses import WARP, Accesses, Pair, conflicts, farthest
 from driftgate.races.adversary import columns as ranges
 from driftgate.races.adversary import demonstrate
 from driftgate.races.evidence import (
@@ -27,6 +27,7 @@ from driftgate.races.evidence import (
     WRITE_WRITE,
     Setup,
 )
+from driftgate.races.findings import Findings
 from driftgate.races.lanes import compiled
 from driftgate.races.lowering import lower
 from driftgate.seam import CacheConfig
@@ -78,9 +79,12 @@ def undefined(A: T.Buffer((64,), "float32"), P: T.Buffer((64,), "int32"), B: T.B
     for _bx in T.thread_binding(1, thread="blockIdx.x"):
         for tx in T.thread_binding(64, thread="threadIdx.x"):
             with T.sblock("body"):
+                w = T.sblock_alloc_buffer((1,), "int32", scope="local")
                 x = T.sblock_alloc_buffer((1,), "int32", scope="local")
                 if A[tx] > T.float32(0):
-                    x[0] = P[tx]
+                    w[0] = P[tx]
+                x[0] = 0
+                x[0] = w[0]
                 if T.if_then_else(A[0] > T.float32(1), x[0] >= 0, True):
                     B[T.if_then_else(A[0] > T.float32(2), x[0], tx)] = T.if_then_else(
                         A[0] > T.float32(3), T.Cast("float32", x[0]), A[tx]
@@ -195,6 +199,25 @@ def test_distance_is_the_largest_and_the_example_attains_it():
 def test_write_that_changes_what_a_read_may_find(same):
     (found,) = gathered(LANES ^ 1, before=A if same else -A).conflicts
     assert found.changing is not same
+
+
+def test_change_is_measured_from_where_the_epoch_began():
+    kernel = lowered(gather)
+    write, read = (s for s in ir.statements(kernel.body) if isinstance(s, ir.Store))
+    twice = replace(kernel, body=ir.Seq((write, write, read)))
+    (found,) = run(twice, A=A, P=LANES ^ 1, B=0 * A, C=A).conflicts
+    assert found.changing
+
+
+def test_the_farthest_pair_of_all_epochs_is_kept():
+    findings = Findings(np.array([True, False]))
+    storage = ir.Storage("S", ir.SHARED, 64)
+    for epoch, (other, changing) in enumerate([(2, False), (9, True), (4, False)]):
+        pair = Pair((0, 1), 3, epoch, (0, other), (0, other), other, False, changing)
+        findings.conflict(pair, storage, 2, (0, 0), epoch, False)
+    (found,) = findings.conflicts
+    assert (found.distance, found.second.thread, found.epoch, found.byte, found.changing) == (9, 9, 1, 2, True)
+    assert found.count == 18
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -385,6 +408,20 @@ def test_shared_memory_that_was_not_written(holes):
     )
 
 
+def test_unwritten_memory_that_nobody_reads():
+    kernel = lowered(mirror)
+    source = next(p for p in kernel.pointers if p.name == "A")
+    store = next(s for s in kernel.stores if s.buffer.name == "B")
+    written = ir.Op("bool", ">", (ir.Load("float32", source, store.value.index, 0), ir.Const("float32", 0.0)))
+    careful = replace(store, value=ir.Choice("float32", written, store.value, ir.Const("float32", 0.0)))
+    values = A.copy()
+    values[[0, 30]] = -1
+    setup = {"A": values, "B": 0 * A}
+    first, *_ = (s for s in ir.statements(kernel.body) if isinstance(s, ir.If))
+    for last, faults in ((store, 1), (careful, 0)):
+        assert len(run(replace(kernel, body=ir.Seq((first, *kernel.barriers, last))), **setup).faults) == faults
+
+
 @pytest.mark.parametrize("poisoned", [(), ("A",), ("B",)])
 def test_poisoned_array(poisoned):
     kernel = lowered(gather)
@@ -397,7 +434,7 @@ def test_poisoned_array(poisoned):
     ("level", "kind"), [(0.5, None), (1.5, "branch"), (2.5, "branch store"), (3.5, "branch store store")]
 )
 def test_undefined_local_memory_is_a_fault_where_it_has_an_effect(level, kind):
-    """Thread 20 never sets x; ``level`` says how far x gets: nowhere, a condition, an index too, a stored value too."""
+    """Thread 20 never sets w and so x, which gets, by ``level``, nowhere, to a condition, an index too, a value too."""
     kernel = lowered(undefined)
     values = np.full(THREADS, level, np.float32)
     everyone = run(kernel, A=values, P=LANES, B=0 * A)
