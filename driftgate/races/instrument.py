@@ -99,7 +99,7 @@ class _Instrument:
         self.thread: Any = None
         self.now: Any = None
         self.device_now: Any = None
-        self.site_now = 0
+        self.doubtful: set[Var | Shuffle] = set()
 
     # The function around the body
 
@@ -278,8 +278,9 @@ class _Instrument:
                 self.require(found.defined, site)
                 self.arena.store(self.mine(place, expr.dtype), found.tir, expr.dtype)
             for expr, place in zip(exprs, places, strict=True):
-                own = self.arena.load(self.mine(place, expr.dtype), expr.dtype)
-                with T.If(own != self.arena.load(constant(place), expr.dtype)), T.Then():
+                raw = "uint8" if expr.dtype == "bool" else expr.dtype
+                own = self.arena.load(self.mine(place, raw), raw)
+                with T.If(own != self.arena.load(constant(place), raw)), T.Then():
                     self.fault(shadow.DIVERGED, site, constant(-1))
         return [
             T.bind(self.arena.load(constant(place), expr.dtype)) for expr, place in zip(exprs, places, strict=True)
@@ -333,13 +334,10 @@ class _Instrument:
                 raise UsageError(f"kernel {self.kernel.name}: statement {type(stmt).__name__} is not supported")
 
     def bind(self, stmt: Bind) -> None:
-        from tvm.script.ir_builder import tirx as T
-
-        self.site_now = -1
         found = self.values.value(stmt.value)
         if stmt.var in self.crossing:
             self.keep(stmt.var, stmt.var.dtype, found)
-        self.values.bound[stmt.var] = Value(T.bind(found.tir), found.defined)
+        self.values.bound[stmt.var] = Value(self.values.hold(found.tir, stmt.var.dtype), found.defined)
 
     def thread_branch(self, stmt: If) -> None:
         from tvm.script.ir_builder import tirx as T
@@ -424,10 +422,9 @@ class _Instrument:
         )
         zero = tirx.IntImm(element, 0) if element.startswith(("int", "uint", "bool")) else tirx.FloatImm(element, 0.0)
         nothing = zero if place.lanes == 1 else tirx.Broadcast(zero, place.lanes)
-        return Value(T.bind(tirx.if_then_else(fits, value, nothing)))
+        return Value(self.values.hold(tirx.if_then_else(fits, value, nothing), expr.dtype))
 
     def local_load(self, expr: Load, place: Place) -> Value:
-        from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
         storage, element = expr.buffer.storage, element_of(expr.buffer.dtype)
@@ -446,7 +443,7 @@ class _Instrument:
                 for n in range(per * place.lanes)
             ]
             defined = T.bind(both(*known))
-        return Value(T.bind(value) if isinstance(value, tirx.PrimFunc) else value, defined)
+        return Value(value, defined)
 
     def store(self, stmt: Store) -> None:
         from tvm import tirx
@@ -540,19 +537,18 @@ class _Instrument:
         raise UsageError(f"kernel {self.kernel.name}: variable {var.name} has no value")
 
     def keep(self, what: Var | Shuffle, dtype: str, found: Value) -> None:
-        from tvm import tirx
-
         self.arena.store(self.mine(self.offsets[what], dtype), found.tir, dtype)
-        known = tirx.IntImm("bool", 1) if found.defined is None else found.defined
-        self.arena.store(constant(self.known[what]) + self.thread, known, "bool")
+        if found.defined is not None:
+            self.doubtful.add(what)
+            self.arena.store(constant(self.known[what]) + self.thread, found.defined, "bool")
 
     def kept(self, what: Var | Shuffle, dtype: str, thread: Any) -> Value:
         from tvm.script.ir_builder import tirx as T
 
         value = self.arena.load(constant(self.offsets[what]) + thread * constant(size_of(dtype)), dtype)
-        if not self.watched:
-            return Value(T.bind(value))
-        return Value(T.bind(value), T.bind(self.arena.load(constant(self.known[what]) + thread, "bool")))
+        if what not in self.doubtful:
+            return Value(self.values.hold(value, dtype))
+        return Value(self.values.hold(value, dtype), T.bind(self.arena.load(constant(self.known[what]) + thread, "bool")))
 
     def mine(self, offset: int, dtype: str) -> Any:
         return constant(offset) + self.thread * constant(size_of(dtype))

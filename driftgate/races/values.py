@@ -113,7 +113,7 @@ class Values:
                 return Value(tirx.Ramp(base.tir, stride.tir, expr.lanes), both(base.defined, stride.defined))
             case Let():
                 inner = self.value(expr.value)
-                self.bound[expr.var] = Value(T.bind(inner.tir), inner.defined)
+                self.bound[expr.var] = Value(self.hold(inner.tir, expr.var.dtype), inner.defined)
                 return self.value(expr.body)
             case Choice():
                 return self._choice(expr)
@@ -183,7 +183,17 @@ class Values:
                     may_be_undefined |= found.defined is not None
                     note(tirx.IntImm("bool", 1) if found.defined is None else found.defined)
         defined = T.bind(known()) if may_be_undefined else None
-        return Value(T.bind(load()), both(condition.defined, defined))
+        return Value(load() if lanes_of(expr.dtype) > 1 else T.bind(load()), both(condition.defined, defined))
+
+    def hold(self, tir: Any, dtype: str) -> Any:
+        """``tir`` evaluated here. A vector goes through memory: TVM's lowering fails on a bound vector of floats."""
+        from tvm.script.ir_builder import tirx as T
+
+        if lanes_of(dtype) == 1:
+            return T.bind(tir)
+        load, store = self.scratch(dtype)
+        store(tir)
+        return load()
 
 
 def _loads(expr: Expr) -> bool:
