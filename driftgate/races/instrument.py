@@ -232,7 +232,7 @@ class _Instrument:
         width, delta = constant(shuffle.width), tirx.Cast("int64", self.values.value(shuffle.delta).tir)
         lane = T.bind(tirx.FloorMod(self.thread, width))
         group = self.thread - lane
-        source = lane + delta if shuffle.down else delta
+        source = lane + delta if shuffle.down else tirx.FloorMod(delta, width)
         valid = tirx.And(source < width, group + source < constant(self.kernel.threads))
         return self.kept(shuffle, shuffle.dtype, T.bind(tirx.Select(valid, group + source, self.thread)))
 

@@ -129,7 +129,6 @@ class Values:
     def place(self, index: Expr, dtype: str) -> tuple[Place, Any]:
         """Where ``index`` into a buffer of ``dtype`` points, and whether that is defined."""
         from tvm import tirx
-        from tvm.script.ir_builder import tirx as T
 
         def wide(expr: Expr) -> tuple[Any, Any]:
             found = self.value(expr)
@@ -140,22 +139,22 @@ class Values:
             if lanes_of(index.dtype) > 1:
                 raise UsageError(f"kernel {self.name}: a vector of vectors is not supported by the fast engine")
             first, defined = wide(index)
-            return Place(T.bind(first * constant(lanes)), constant(1), lanes, True), defined
+            return Place(self.opaque(first * constant(lanes)), constant(1), lanes, True), defined
         match index:
             case Ramp():
                 first, defined = wide(index.base)
                 stride, also = wide(index.stride)
                 contiguous = isinstance(index.stride, Const) and index.stride.value == 1
-                return Place(T.bind(first), stride, index.lanes, contiguous), both(defined, also)
+                return Place(self.opaque(first), stride, index.lanes, contiguous), both(defined, also)
             case Broadcast():
                 first, defined = wide(index.value)
-                return Place(T.bind(first), constant(0), index.lanes, False), defined
+                return Place(self.opaque(first), constant(0), index.lanes, False), defined
         if lanes_of(index.dtype) > 1:
             raise UsageError(
                 f"kernel {self.name}: an index that is a vector but no ramp is not supported by the fast engine"
             )
         first, defined = wide(index)
-        return Place(T.bind(first), constant(1), 1, True), defined
+        return Place(self.opaque(first), constant(1), 1, True), defined
 
     def _choice(self, expr: Choice) -> Value:
         from tvm import tirx
@@ -184,6 +183,14 @@ class Values:
                     note(tirx.IntImm("bool", 1) if found.defined is None else found.defined)
         defined = T.bind(known()) if may_be_undefined else None
         return Value(load() if lanes_of(expr.dtype) > 1 else T.bind(load()), both(condition.defined, defined))
+
+    def opaque(self, tir: Any) -> Any:
+        """An int64 through memory: TVM's code generator reasons about what it knows of an index, up to half a minute."""
+        from tvm.script.ir_builder import tirx as T
+
+        load, store = self.scratch("int64")
+        store(tir)
+        return T.bind(load())
 
     def hold(self, tir: Any, dtype: str) -> Any:
         """``tir`` evaluated here. A vector goes through memory: TVM's lowering fails on a bound vector of floats."""
