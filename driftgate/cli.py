@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_options(isolate, without=("checks", "isolate_on_fail"))
     isolate.set_defaults(run=_gate, checks=ISOLATE, isolate_on_fail=None)
+    _add_races(commands.add_parser("races", **_RACES))
     models = commands.add_parser("models", help="list the presets with their shape")
     models.set_defaults(run=_models)
     doctor = commands.add_parser("doctor", help="print versions, devices, known-bad combinations and what to do")
@@ -73,6 +74,50 @@ def _add_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ())
             )
         else:
             parser.add_argument(f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.described)
+
+
+_RACES: dict[str, str] = {
+    "help": "find races in GPU kernels on this machine, without a GPU",
+    "description": "Lower kernels, run them on the CPU, and judge every access of every thread. Without KERNEL all "
+    "kernels of TVM's KV cache, and known upstream defects do not count; a kernel that is named exits 1 even then.",
+}
+
+
+def _add_races(parser: argparse.ArgumentParser) -> None:
+    """Texts are checked by `driftgate.races.request`, which alone knows what is allowed."""
+    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="merge, decode, append, ... (default: all)")
+    described = {
+        "target": ("NAME[,...]", "metal, cuda, opencl, webgpu (default: metal)"),
+        "head-dim": ("N[,N...]", "default: 512,256,128,64"),
+        "heads": ("N", "query heads (default: 8)"),
+        "kv-heads": ("N", "KV heads (default: 1)"),
+        "dtype": ("NAME[,...]", "float16, float32 (default: both)"),
+        "warp": ("W", "warp width, a power of two; 1 is portable (default: the target's; opencl and webgpu 1)"),
+        "engine": ("NAME", "fast or reference (default: fast)"),
+        "fence": ("POLICY", "practical or formal: whether a barrier of shared scope orders device memory"),
+        "candidate": ("FILE.py:function", "judge this kernel in place of the one that is named; the file is run"),
+        "out": ("DIR", "folder for result.json, races.sarif and lowered kernels (default: driftgate-out)"),
+    }
+    for name, (metavar, text) in described.items():
+        parser.add_argument(f"--{name}", dest=name.replace("-", "_"), metavar=metavar, help=text)
+    switches = {
+        "explain": "draw every report, and show what it does to the numbers",
+        "source": "judge the generated source as well",
+        "prove": "prove merge, append, copy and rotary for all shapes, where the solver can",
+        "strict": "fail on known defects as well",
+    }
+    for name, text in switches.items():
+        parser.add_argument(f"--{name}", action="store_true", help=text)
+    parser.set_defaults(run=_races)
+
+
+def _races(parsed: argparse.Namespace) -> int:
+    from driftgate.races.command import run
+    from driftgate.races.request import request
+
+    given = {name: value for name, value in vars(parsed).items() if name not in ("run", "kernels") and value is not None}
+    known = importlib.import_module("fixtures.known_kernels")
+    return run(request(parsed.kernels, **given), known.findings()).exit_code
 
 
 def _gate(parsed: argparse.Namespace) -> int:

@@ -58,6 +58,16 @@ KERNELS = tuple(_BUILDERS)
 """Every kernel that can be named. ``*_mla`` are those of multi-head latent attention."""
 
 
+def source_of(name: str) -> Any:
+    """The function of TVM that builds kernel ``name``."""
+    import inspect
+
+    from tvm.relax.frontend.nn.llm import kv_cache
+
+    (builder,) = (n for n in inspect.getclosurevars(_BUILDERS[name]).unbound if hasattr(kv_cache, n))
+    return getattr(kv_cache, builder)
+
+
 def check_kernel(name: str) -> None:
     """Raise UsageError unless ``name`` is a kernel of the catalog."""
     if name not in _BUILDERS:

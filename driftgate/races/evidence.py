@@ -10,6 +10,8 @@ import numpy as np
 READ_WRITE, WRITE_WRITE = "read-write", "write-write"
 OUT_OF_BOUNDS_READ, OUT_OF_BOUNDS_WRITE = "out-of-bounds read", "out-of-bounds write"
 UNINITIALISED, DIVERGENT = "uninitialised read", "divergent barrier"
+GLOBAL_FENCE = ("metal", "opencl", "webgpu")
+"""Targets whose language has a barrier of shared scope that is formally no fence of device memory."""
 
 
 @dataclass(frozen=True)
