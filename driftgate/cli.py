@@ -54,7 +54,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_options(isolate, without=("checks", "isolate_on_fail"))
     isolate.set_defaults(run=_gate, checks=ISOLATE, isolate_on_fail=None)
-    _add_races(commands.add_parser("races", **_RACES))
+    races = commands.add_parser(
+        "races",
+        help="find races in GPU kernels on this machine, without a GPU",
+        description="Lower kernels, run them on the CPU, and judge every access of every thread. Without KERNEL all "
+        "kernels of TVM's KV cache, and known upstream defects do not count; a kernel that is named exits 1 even then.",
+    )
+    _add_races(races)
     models = commands.add_parser("models", help="list the presets with their shape")
     models.set_defaults(run=_models)
     doctor = commands.add_parser("doctor", help="print versions, devices, known-bad combinations and what to do")
@@ -74,13 +80,6 @@ def _add_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ())
             )
         else:
             parser.add_argument(f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.described)
-
-
-_RACES: dict[str, str] = {
-    "help": "find races in GPU kernels on this machine, without a GPU",
-    "description": "Lower kernels, run them on the CPU, and judge every access of every thread. Without KERNEL all "
-    "kernels of TVM's KV cache, and known upstream defects do not count; a kernel that is named exits 1 even then.",
-}
 
 
 def _add_races(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +114,9 @@ def _races(parsed: argparse.Namespace) -> int:
     from driftgate.races.command import run
     from driftgate.races.request import request
 
-    given = {name: value for name, value in vars(parsed).items() if name not in ("run", "kernels") and value is not None}
+    given = {
+        name: value for name, value in vars(parsed).items() if name not in ("run", "kernels") and value is not None
+    }
     known = importlib.import_module("fixtures.known_kernels")
     return run(request(parsed.kernels, **given), known.findings()).exit_code
 

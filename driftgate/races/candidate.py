@@ -18,7 +18,8 @@ def candidate(text: str, shape: Shape, spec: TargetSpec) -> Any:
 
     A function is given what it asks for of ``heads`` (or ``num_heads``), ``kv_heads``, ``head_dim``, ``dtype`` (or
     ``v_dtype``) and ``target``, a ``tvm.target.Target``. The file is run. Raises UsageError for a file that is not
-    there or does not import, a name that is not in it, and a function that asks for more, fails, or returns no PrimFunc.
+    there or does not import, a name that is not in it, and a function that asks for more, fails, or returns another
+    thing.
     """
     from tvm.tirx import PrimFunc
 
@@ -65,9 +66,7 @@ def _attribute(file: Path, name: str) -> Any:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise UsageError(
-            f"--candidate: {file} does not import: {type(error).__name__}: {first_line(error)}"
-        ) from error
+        raise UsageError(f"--candidate: {file} does not import: {type(error).__name__}: {first_line(error)}") from error
     if not hasattr(module, name):
         names = sorted(n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n)))
         raise UsageError(f"--candidate: {file} has no {name}; it has {', '.join(names) or 'no functions'}")

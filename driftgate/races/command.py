@@ -1,4 +1,4 @@
-"""``driftgate races``: judge kernels, print one report a defect, leave result.json, races.sarif and the lowered kernels."""
+"""``driftgate races``: judge kernels, print one report a defect, leave result.json, SARIF and the lowered kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from driftgate.outcome import DriftgateError, Outcome, UsageError
 from driftgate.races import explain, sarif
 from driftgate.races.catalog import KERNELS
 from driftgate.races.defects import DEFECT
-from driftgate.races.judge import Judged, Report
+from driftgate.races.judge import Argued, Judged, Report
 from driftgate.races.known import KnownFinding
 from driftgate.races.request import Request
 from driftgate.races.rows import CODEGEN, KNOWN, LIMITS, RACES, Row, limit_rows, place, race_row, verdict
@@ -25,8 +25,8 @@ SCRIPTS = "kernels"
 
 
 def run(request: Request, known: Collection[KnownFinding], line: Line = print) -> Outcome:
-    """Judge what was asked for and say it with ``line``. ``known`` are upstream defects: a sweep over all kernels passes
-    with them, a kernel that was named does not. Raises DriftgateError where nothing can be judged."""
+    """Judge what was asked for and say it with ``line``. ``known`` are upstream defects: a sweep over all kernels
+    passes with them, a kernel that was named does not. Raises DriftgateError where nothing can be judged."""
     begun = time.monotonic()
     checks = (RACES, LIMITS, CODEGEN) if request.source else (RACES, LIMITS)
     header = {
@@ -135,7 +135,8 @@ def _say(request: Request, judged: list[Judged], result: ResultFile, line: Line)
     rows = {v.check: v.rows or [] for v in result.verdicts}
     built = [one for one in judged if not one.refused]
     pairs = list(zip(rows[RACES], built, strict=True))
-    shown = pairs if request.kernels else [(row, one) for row, one in pairs if row["verdict"] != "pass"]
+    everything = bool(request.kernels) or request.prove
+    shown = pairs if everything else [(row, one) for row, one in pairs if row["verdict"] != "pass"]
     if shown:
         line(f"  {'kernel':15} {'target':7} {'head_dim':>8} {'dtype':8} {'warp':>4} {'verdict':7} class")
     for row, one in shown:
@@ -145,6 +146,8 @@ def _say(request: Request, judged: list[Judged], result: ResultFile, line: Line)
         )
         if request.kernels and one.coverage:
             line(f"  {'':15} reached: {one.coverage.text}; {row['seconds']:.1f} s")
+        if one.argued:
+            line(f"  {'':15} {_proof(one.argued)}")
         for text in row["fence_notes"]:
             line(f"  {'':15} note: only a barrier of shared scope orders {text} (see --fence formal)")
     if unreached := [(row, one) for row, one in pairs if one.unreached]:
@@ -155,7 +158,7 @@ def _say(request: Request, judged: list[Judged], result: ResultFile, line: Line)
             continue
         line("")
         where = [f"{r['target']} {r['head_dim']} {r['dtype']}" for r, _, _ in reports]
-        for text in explain.summary(report, where):
+        for text in explain.summary(row["kernel"], report, where):
             line(text)
         if request.explain:
             for text in explain.drawing(one, report):
@@ -165,10 +168,10 @@ def _say(request: Request, judged: list[Judged], result: ResultFile, line: Line)
                     line(text)
     for row in rows[LIMITS]:
         if row["verdict"] != "pass":
-            line(f"limit: {row['kernel']} {row['target']} {row['head_dim']} {row['dtype']}: {row['text']} ({row['verdict']})")
+            line(f"limit: {_about(row)}: {row['text']} ({row['verdict']})")
     for row in rows.get(CODEGEN, []):
         if row["verdict"] != "pass":
-            line(f"source: {row['kernel']} {row['target']} {row['head_dim']} {row['dtype']}: {'; '.join(row['findings'])}")
+            line(f"source: {_about(row)}: {'; '.join(row['findings'])}")
     if request.kernels:
         for refused in (one for one in judged if one.refused):
             line(f"not built: {refused.refused}")
@@ -189,8 +192,18 @@ def _class(row: Row, one: Judged) -> str:
     return "; ".join(covered) if covered else "clean"
 
 
+def _proof(argued: Argued) -> str:
+    ran = {None: "", True: " (run: it does)", False: " (run: it does NOT)"}[argued.confirmed]
+    taken = f", given: {' '.join(argued.assumptions)}" if argued.verdict == "proved" else ""
+    return f"for all shapes: {argued.verdict}{ran}: {argued.reason}{taken}"
+
+
 def _unreached(row: Row, one: Judged) -> str:
-    return f"{row['kernel']} {row['target']} {row['head_dim']} {row['dtype']}: {one.unreached[0]}"
+    return f"{_about(row)}: {one.unreached[0]}"
+
+
+def _about(row: Row) -> str:
+    return f"{row['kernel']} {row['target']} {row['head_dim']} {row['dtype']}"
 
 
 def _by_defect(pairs: list[tuple[Row, Judged]]) -> list[list[tuple[Row, Judged, Report]]]:

@@ -1,4 +1,4 @@
-"""From what an engine saw to one report a defect: which conflicts belong together, how grave they are, what hides them."""
+"""From what an engine saw to one report a defect: which conflicts belong together, how grave, what hides them."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _hiding_width(group: list[Conflict]) -> int | None:
 
 
 def _faults(kernel: Kernel, faults: list[Fault]) -> list[Defect]:
-    """Faults of one kind at one buffer are one defect: they have one cause more often than not, and one place to look."""
+    """Faults of one kind at one buffer are one defect: more often than not they have one cause."""
     groups: dict[tuple[str, str], list[Fault]] = {}
     for fault in faults:
         buffer = kernel.sites[fault.site].buffer

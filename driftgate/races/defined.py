@@ -1,4 +1,4 @@
-"""Which of a thread's own arrays are written before they are read, whatever the input: those need no watch at run time."""
+"""Which of a thread's own arrays are written before they are read, whatever the input: those need no watch."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ WIDTH = 64
 """Characters of the line that stands for the threads of a block."""
 
 
-def summary(report: Report, where: Sequence[str]) -> Iterator[str]:
+def summary(kernel: str, report: Report, where: Sequence[str]) -> Iterator[str]:
     """One report for all the configurations ``where`` that have it."""
-    yield f"{report.label}: {report.buffer or 'barrier'}, {report.width_note}"
+    yield f"{kernel}: {report.label} of {report.buffer or 'a barrier'}, {report.width_note}"
     for access in report.sites:
         who = f"thread {access['thread']} ({access['axes']}), warp {access['warp']}, " if "thread" in access else ""
         block = f"block {access['block']}, " if "thread" in access else ""
@@ -66,7 +66,9 @@ def effect(judged: Judged) -> Iterator[str]:
     from driftgate.races.lowering import lower
 
     job = judged.job
-    function = candidate(job.candidate, job.shape, job.spec) if job.candidate else build(job.kernel, job.shape, job.spec)
+    function = (
+        candidate(job.candidate, job.shape, job.spec) if job.candidate else build(job.kernel, job.shape, job.spec)
+    )
     for launch in lower(job.kernel, function, job.spec).launches:
         setup = setups(job.kernel, job.shape, launch.kernel)[0]
         shown = demonstrate(launch.kernel, setup, job.warp)
@@ -75,7 +77,8 @@ def effect(judged: Judged) -> Iterator[str]:
             yield f"  warps one after another, {order}: {'nothing differs' if not found else ''}".rstrip()
             for difference in found:
                 size = len(setup.arrays[difference.array])
-                line = f"    {difference.array}: {difference.count:,} of {size:,} elements wrong, by up to {difference.largest:.3g}"
+                wrong = f"{difference.count:,} of {size:,} elements wrong"
+                line = f"    {difference.array}: {wrong}, by up to {difference.largest:.3g}"
                 wide = (-1, job.shape.heads, job.shape.head_dim)
                 if size % (job.shape.heads * job.shape.head_dim) == 0:
                     rows = size // (job.shape.heads * job.shape.head_dim)

@@ -58,7 +58,7 @@ class Program:
         kernel, made = self.kernel, self._made
         arrays = {b.storage: _padded(kernel, b.name, b.storage.name, setup, b.dtype) for b in kernel.pointers}
         blocks = blocks_of(kernel, setup.scalars)
-        memory = {
+        memory: dict[str, np.ndarray] = {
             words.TABLE: np.zeros(shadow.HEAD + shadow.ROW * shadow.ROWS, np.int64),
             words.HITS: np.zeros(len(kernel.sites), np.int64),
             words.CONTROL: np.zeros(8, np.int64),
@@ -168,13 +168,14 @@ def _merged(conflicts: list[Conflict]) -> list[Conflict]:
         if key in found:
             other = found[key]
             shown = c if c.distance > other.distance else other
-            c = replace(
+            found[key] = replace(
                 shown,
                 same_statement=c.same_statement or other.same_statement,
                 changing=c.changing or other.changing,
                 count=c.count + other.count,
             )
-        found[key] = c
+        else:
+            found[key] = c
     return [found[key] for key in sorted(found)]
 
 

@@ -1,4 +1,4 @@
-"""What the instrumented kernel is called with: one array of int64 words, of addresses, sizes, parameters and switches."""
+"""What the instrumented kernel is called with: an array of int64 words: addresses, sizes, parameters, switches."""
 
 from __future__ import annotations
 

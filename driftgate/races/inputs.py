@@ -1,7 +1,7 @@
-"""Inputs for the cache's kernels that reach every statement: several sequences, tails, empty pages, more tiles than blocks.
+"""Inputs for the cache's kernels that reach every statement: several sequences, tails, empty pages, many tiles.
 
-The shapes are small, since what is judged is who touches which byte, but never so small that a loop over tiles, a bounds
-check or a branch stays out. What was reached is counted (see `coverage`), and an unreached store is reported.
+The shapes are small, since what is judged is who touches which byte, but never so small that a loop over tiles, a
+bounds check or a branch stays out. What was reached is counted (see `coverage`), and an unreached store is reported.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _decode(sliding: bool) -> Callable[[Shape, Kernel, np.random.Generator], lis
 
 
 def _queries(shape: Shape, kernel: Kernel) -> tuple[int, ...]:
-    """Query tokens of three sequences that give some block a second tile, whatever the tile: the kernel tells its rows."""
+    """Query tokens of three sequences that give some block a second tile: the kernel tells the rows of a tile."""
     sizes = {b.name: (b.storage.bytes or 0) // 4 for b in kernel.buffers}
     rows = sizes.get("m_smem", 32)
     group = max(shape.heads // shape.kv_heads, 1)
@@ -200,9 +200,7 @@ def _tree(shape: Shape, kernel: Kernel, rng: np.random.Generator) -> list[_Case]
     arrays = _in_chunk(shape, kernel, rng)
     trees = tuple(np.diff(arrays["kv_indptr"]).tolist())
     arrays |= {"mask": _order(trees), "mn_indptr": _indptr(trees)}
-    return [
-        _Case(arrays, {"batch_size_plus_1": 4, "rotary_mode": mode}, ("output", "lse")) for mode in (0, 1)
-    ]
+    return [_Case(arrays, {"batch_size_plus_1": 4, "rotary_mode": mode}, ("output", "lse")) for mode in (0, 1)]
 
 
 def _tree_paged(shape: Shape, kernel: Kernel, rng: np.random.Generator) -> list[_Case]:
@@ -246,9 +244,7 @@ def _copy(latent: bool) -> Callable[..., list[_Case]]:
     def cases(shape: Shape, kernel: Kernel, rng: np.random.Generator) -> list[_Case]:
         page = (PAGE, shape.head_dim + MLA_ROPE_DIM) if latent else (2, shape.kv_heads, PAGE, shape.head_dim)
         arrays = {"pages": _normal(rng, 3, *page)}
-        return [
-            _Case(arrays, {"src_page_id": 2, "tgt_page_id": 1, "copy_length": length}, ()) for length in (11, PAGE)
-        ]
+        return [_Case(arrays, {"src_page_id": 2, "tgt_page_id": 1, "copy_length": length}, ()) for length in (11, PAGE)]
 
     return cases
 
@@ -293,4 +289,4 @@ _CASES: dict[str, Callable[[Shape, Kernel, np.random.Generator], list[_Case]]] =
     "append_mla": _append(latent=True),
     "copy_page_mla": _copy(latent=True),
 }
-assert WINDOW > max(KV_TOKENS)  # length_info carries the window; a longer past would need an offset that fits it
+assert max(KV_TOKENS) < WINDOW  # length_info carries the window; a longer past would need an offset that fits it

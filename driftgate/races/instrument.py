@@ -1,7 +1,7 @@
-"""A kernel as a function for the CPU that runs its threads one after another between barriers and watches every access.
+"""A kernel as a function for the CPU that runs its threads one after another between barriers and watches each access.
 
 Barriers, and shuffles, cut the body into items (see `regions`); each item loops over the threads of the block. What a
-thread keeps lives in the arena: an array with one entry a thread. Every read and write of memory that threads share goes
+thread keeps lives in the arena: an array with one entry a thread. Every access to memory that threads share goes
 through `shadow`. Switches, chosen when the function is called, take one barrier, guard or index out of the kernel.
 """
 
@@ -47,8 +47,8 @@ from driftgate.races.regions import Branch, Exchange, Item, Loop, Region, crossi
 from driftgate.races.values import Place, Value, Values, both, size_of
 
 WIDEN, UNGUARD, GUARD = 1 << 16, 2 << 16, 3 << 16
-"""Added to a site: the store goes one element further; the branch is always taken; one thread alone stores. Without any
-of them a switch is the number of a barrier, from 1 on, that is not there."""
+"""Added to a site: odd threads store one element further; the branch is always taken; one thread alone stores. Without
+any of them a switch is the number of a barrier, from 1 on, that is not there."""
 
 _PRIMES = (40503, 30011, 52837, 11299, 61979, 7919, 20903)
 
@@ -91,9 +91,7 @@ class _Instrument:
         }
         self.offsets: dict[Storage | Var | Shuffle, int] = {}
         self.known: dict[Storage | Var | Shuffle, int] = {}
-        self.values = Values(
-            kernel.name, self.load, self.variable, self.exchanged, self.scratch, lambda c, s: self.require(c, s)
-        )
+        self.values = Values(kernel.name, self.load, self.variable, self.exchanged, self.scratch, self.require)
         self.uniform: dict[Var, Any] = {}
         self.loops: list[Any] = []
         self.thread: Any = None
@@ -205,14 +203,15 @@ class _Instrument:
                     self.loop(item)
 
     def barrier(self, item: Barrier) -> None:
+        from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
         self.hit(item.site)
         with T.If(self.mutant != constant(item.number + 1)), T.Then():
             self.step(words.NOW)
-            with T.If(self.formal == constant(0)) if item.scope == SHARED else contextlib.nullcontext():
-                with T.Then() if item.scope == SHARED else contextlib.nullcontext():
-                    self.set(words.DEVICE_EPOCH, self.get(words.NOW))
+            orders_device = self.formal == constant(0) if item.scope == SHARED else tirx.IntImm("bool", 1)
+            with T.If(orders_device), T.Then():
+                self.set(words.DEVICE_EPOCH, self.get(words.NOW))
 
     def exchange(self, item: Exchange) -> None:
         with self.threads():
@@ -266,7 +265,7 @@ class _Instrument:
             self.arena.store(constant(again), self.agreed((stmt.condition,), stmt.site)[0], "bool")
 
     def agreed(self, exprs: tuple[Expr, ...], site: int) -> list[Any]:
-        """The values of ``exprs`` on which the threads have to agree: thread 0's, and a finding where another differs."""
+        """Values on which the threads have to agree: thread 0's, and a finding where another's differs."""
         from tvm.script.ir_builder import tirx as T
 
         if all(self.is_uniform(expr) for expr in exprs):
@@ -282,9 +281,7 @@ class _Instrument:
                 own = self.arena.load(self.mine(place, raw), raw)
                 with T.If(own != self.arena.load(constant(place), raw)), T.Then():
                     self.fault(shadow.DIVERGED, site, constant(-1))
-        return [
-            T.bind(self.arena.load(constant(place), expr.dtype)) for expr, place in zip(exprs, places, strict=True)
-        ]
+        return [T.bind(self.arena.load(constant(place), expr.dtype)) for expr, place in zip(exprs, places, strict=True)]
 
     def is_uniform(self, expr: Expr) -> bool:
         return all(
@@ -438,8 +435,7 @@ class _Instrument:
         if storage in self.watched:
             per = size // self.grains[storage]
             known = [
-                self.arena.load(self.flag(storage, place.first * constant(per) + constant(n)), "uint8")
-                != T.uint8(0)
+                self.arena.load(self.flag(storage, place.first * constant(per) + constant(n)), "uint8") != T.uint8(0)
                 for n in range(per * place.lanes)
             ]
             defined = T.bind(both(*known))
@@ -464,7 +460,8 @@ class _Instrument:
                 return
             self.require(found.defined, stmt.site)
             if self.switches:
-                shift = tirx.Select(self.mutant == constant(WIDEN + stmt.site), constant(1), constant(0))
+                odd = self.thread & constant(1)
+                shift = tirx.Select(self.mutant == constant(WIDEN + stmt.site), odd, constant(0))
                 place = Place(T.bind(place.first + shift), place.stride, place.lanes, place.contiguous)
             self.hit(stmt.site)
             fits = self.fits(storage, element, place)
@@ -548,7 +545,9 @@ class _Instrument:
         value = self.arena.load(constant(self.offsets[what]) + thread * constant(size_of(dtype)), dtype)
         if what not in self.doubtful:
             return Value(self.values.hold(value, dtype))
-        return Value(self.values.hold(value, dtype), T.bind(self.arena.load(constant(self.known[what]) + thread, "bool")))
+        return Value(
+            self.values.hold(value, dtype), T.bind(self.arena.load(constant(self.known[what]) + thread, "bool"))
+        )
 
     def mine(self, offset: int, dtype: str) -> Any:
         return constant(offset) + self.thread * constant(size_of(dtype))

@@ -24,7 +24,7 @@ FAST, REFERENCE = "fast", "reference"
 ENGINES = (FAST, REFERENCE)
 PRACTICAL, FORMAL = "practical", "formal"
 FENCES = (PRACTICAL, FORMAL)
-"""Whether a barrier of shared scope orders device memory within a block: on the devices it does, by the letter of Metal,
+"""Whether a barrier of shared scope orders device memory within a block: on devices it does, by the letter of Metal,
 OpenCL and WGSL it does not."""
 
 
@@ -38,6 +38,8 @@ class Job:
     warp: int
     engine: str = FAST
     fence: str = PRACTICAL
+    prove: bool = False
+    """Argue for all shapes as well, where the solver can."""
     candidate: str | None = None
     """``FILE.py:function``: judged in place of the catalog's kernel, on its inputs."""
 
@@ -61,6 +63,19 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Argued:
+    """What the solver said of a kernel, for all shapes."""
+
+    verdict: str
+    """``proved``, ``witness`` or ``unsupported``."""
+    reason: str
+    confirmed: bool | None
+    """Whether the witness conflicts when it runs; None without one."""
+    assumptions: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Judged:
     """What came out. ``refused`` says why the kernel was not built, and then nothing else is there."""
 
@@ -73,6 +88,7 @@ class Judged:
     seconds: float = 0.0
     script: str = ""
     threads: int = 0
+    argued: Argued | None = None
     fence_notes: tuple[str, ...] = field(default=())
     """Buffers in device memory that only a barrier of shared scope orders."""
 
@@ -83,7 +99,7 @@ class Judged:
 
 
 def judge(job: Job) -> Judged:
-    """Judge ``job``. Raises UsageError for what is the caller's to mend; a kernel that TVM does not build is refused."""
+    """Judge ``job``. Raises UsageError for what the caller can mend; a kernel that TVM does not build is refused."""
     begun = time.monotonic()
     try:
         function = candidate(job.candidate, job.shape, job.spec) if job.candidate else None
@@ -116,13 +132,12 @@ def judge(job: Job) -> Judged:
             unreached=tuple(kernel.sites[s].where for s in reached.unreached),
             script=kernel.script,
             threads=kernel.threads,
+            argued=_argue(job, kernel, launches) if job.prove else None,
             fence_notes=_fence_notes(job, kernel, launches, found),
         )
     if shown is None:
         raise UsageError(f"kernel {job.kernel} launches nothing on {job.spec.name}")
-    return replace(
-        shown, reports=tuple(reports), excesses=tuple(excesses), seconds=time.monotonic() - begun
-    )
+    return replace(shown, reports=tuple(reports), excesses=tuple(excesses), seconds=time.monotonic() - begun)
 
 
 def _run(job: Job, kernel: Kernel, launches: tuple[Setup, ...]) -> list[Evidence]:
@@ -132,10 +147,21 @@ def _run(job: Job, kernel: Kernel, launches: tuple[Setup, ...]) -> list[Evidence
     return [program.run(setup) for setup in launches]
 
 
-def _fence_notes(
-    job: Job, kernel: Kernel, launches: tuple[Setup, ...], found: tuple[Defect, ...]
-) -> tuple[str, ...]:
-    """Buffers whose accesses only a barrier of shared scope orders: they conflict once it orders shared memory alone."""
+def _argue(job: Job, kernel: Kernel, launches: tuple[Setup, ...]) -> Argued | None:
+    from driftgate.races.assumptions import ASSUMPTIONS, assumptions_for
+    from driftgate.races.confirm import confirm
+    from driftgate.races.proofs import prove
+
+    if job.kernel not in ASSUMPTIONS:
+        return None
+    given = assumptions_for(job.kernel, job.shape)
+    proof = prove(kernel, given, job.warp)
+    confirmed = confirm(kernel, proof, launches[0]) if proof.verdict == "witness" else None
+    return Argued(proof.verdict, proof.reason, confirmed, given.words, proof.seconds)
+
+
+def _fence_notes(job: Job, kernel: Kernel, launches: tuple[Setup, ...], found: tuple[Defect, ...]) -> tuple[str, ...]:
+    """Buffers that only a barrier of shared scope orders: they conflict once it orders shared memory alone."""
     if job.fence == FORMAL or job.spec.kind not in GLOBAL_FENCE or not kernel.barriers:
         return ()
     loaded = {s.buffer.storage for s in kernel.sites if s.kind == "load" and s.buffer and s.buffer.scope == GLOBAL}

@@ -50,6 +50,7 @@ class Request:
                 self.warp or spec.warp_width,
                 self.engine,
                 self.fence,
+                self.prove,
                 self.candidate,
             )
             for kernel in (self.kernels or KERNELS)
@@ -82,7 +83,8 @@ def request(
         check_kernel(kernel)
     if candidate is not None and len(kernels) != 1:
         raise UsageError(
-            f"--candidate stands in for one kernel of the cache, whose inputs it is given: name one of {', '.join(KERNELS)}"
+            "--candidate stands in for one kernel of the cache, whose inputs it is given: name one of "
+            f"{', '.join(KERNELS)}"
         )
     specs = tuple(_gpu(name) for name in _list(target))
     query_heads, key_heads = whole("heads", 1)(heads), whole("kv-heads", 1)(kv_heads)
@@ -134,11 +136,7 @@ _DEFAULTS = {
 
 def _given(values: dict[str, object]) -> dict[str, str]:
     """The options that differ from their defaults, as flags."""
-    return {
-        name.replace("_", "-"): str(values[name])
-        for name, default in _DEFAULTS.items()
-        if values[name] != default
-    }
+    return {name.replace("_", "-"): str(values[name]) for name, default in _DEFAULTS.items() if values[name] != default}
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ def race_row(judged: Judged, known: Collection[KnownFinding]) -> Row:
         "coverage": asdict(judged.coverage) if judged.coverage else {},
         "unreached_stores": list(judged.unreached),
         "fence_notes": list(judged.fence_notes),
+        **({"proof": asdict(judged.argued)} if judged.argued else {}),
         "known": sorted({name for c in covered for name in c}),
         "reports": [asdict(report) for report in judged.reports],
         "threads": judged.threads,

@@ -22,6 +22,9 @@ on and never reset), which iteration of the loops around the statement (a 16-bit
 the bytes, who. 0 is nobody; 1, of epoch 0, marks memory that held a value before the launch.
 """
 
+# The annotations of the helpers are TVMScript, which mypy takes for types.
+# mypy: disable-error-code="valid-type, attr-defined"
+
 from __future__ import annotations
 
 from functools import cache
@@ -33,7 +36,7 @@ EPOCH, INSTANCE, SITE, CHANGED = 39, 23, 11, 10
 MAX_THREADS, MAX_SITES, MAX_EPOCHS = 1 << 10, 1 << 12, 1 << 24
 
 HEAD, ROW, ROWS = 8, 10, 2000
-"""The table of findings: its first words are [rows used, whether one found no place, scratch ...], then rows of int64."""
+"""The table of findings: its first words are [rows used, whether one found no place, scratch ...]; rows follow."""
 READ_THEN_WRITE, WRITE_THEN_READ, TWO_WRITES = 0, 1, 2
 BETWEEN_BLOCKS = 3
 """Added to the three above."""
@@ -145,11 +148,11 @@ def functions() -> dict[Any, Any]:
                         s[c + 2] = record
                         s[c + 3] = T.int64(0)
                     else:
-                        if ((s[c + 2] ^ record) & T.int64(1023)) != T.int64(0):
-                            if s[c + 3] == T.int64(0) or ((s[c + 2] ^ record) & T.int64(1023)) > (
-                                (s[c + 2] ^ s[c + 3]) & T.int64(1023)
-                            ):
-                                s[c + 3] = record
+                        if ((s[c + 2] ^ record) & T.int64(1023)) != T.int64(0) and (
+                            s[c + 3] == T.int64(0)
+                            or ((s[c + 2] ^ record) & T.int64(1023)) > ((s[c + 2] ^ s[c + 3]) & T.int64(1023))
+                        ):
+                            s[c + 3] = record
             if t[4] != T.int64(0):
                 for lane in T.serial(lanes):
                     for part in T.serial(per):
@@ -223,13 +226,9 @@ def functions() -> dict[Any, Any]:
                             )  # fmt: skip
                     if slots > T.int64(4):
                         if s[c + 4] != T.int64(0) and (s[c + 4] >> 39) < start:
-                            Helpers.note(
-                                table, T.int64(5), s[c + 4], now, cell, t[3], T.int64(0), T.int64(0)
-                            )
+                            Helpers.note(table, T.int64(5), s[c + 4], now, cell, t[3], T.int64(0), T.int64(0))
                         if s[c + 5] != T.int64(0) and (s[c + 5] >> 39) < start:
-                            Helpers.note(
-                                table, T.int64(3), s[c + 5], now, cell, t[5], T.int64(0), T.int64(0)
-                            )
+                            Helpers.note(table, T.int64(3), s[c + 5], now, cell, t[5], T.int64(0), T.int64(0))
                         if s[c + 4] == T.int64(0):
                             s[c + 4] = now
                     if (s[c] ^ now) >> 39 != T.int64(0):

@@ -18,8 +18,10 @@ PROCESSES = 2
 
 
 def sweep(jobs: Sequence[Job]) -> Iterator[Judged]:
-    """Judge ``jobs``, in whatever order they finish. Raises what `judge` raises, and InfraError for a process that dies."""
-    processes = min(PROCESSES, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    """Judge ``jobs``, in the order they finish. Raises what `judge` raises, and InfraError for a process that dies."""
+    processes = min(
+        PROCESSES, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     if len(jobs) <= FEW or processes < 2:
         yield from map(judge, jobs)
         return

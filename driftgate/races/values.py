@@ -185,7 +185,7 @@ class Values:
         return Value(load() if lanes_of(expr.dtype) > 1 else T.bind(load()), both(condition.defined, defined))
 
     def opaque(self, tir: Any) -> Any:
-        """An int64 through memory: TVM's code generator reasons about what it knows of an index, up to half a minute."""
+        """An int64 through memory: TVM's code generator reasons about what it knows of an index, for seconds."""
         from tvm.script.ir_builder import tirx as T
 
         load, store = self.scratch("int64")
