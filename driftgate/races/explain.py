@@ -58,7 +58,7 @@ def _element(report: Report, access: dict[str, Any]) -> str:
 
 
 def effect(judged: Judged) -> Iterator[str]:
-    """What the race does to the numbers when the warps of a block run one after another: a demonstration, no verdict."""
+    """What the race does to the numbers when warps run one after another: a demonstration, no verdict."""
     from driftgate.races.adversary import columns, demonstrate
     from driftgate.races.candidate import candidate
     from driftgate.races.catalog import build
