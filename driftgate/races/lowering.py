@@ -42,7 +42,7 @@ def lower(name: str, function: Any, spec: TargetSpec) -> Lowered:
         raise UsageError(f"kernel {name} has no part that runs on {spec.name}: it binds no thread index")
     launches = tuple(
         Launch(parse(name, functions[called]), arguments)
-        for called, arguments in _launches(host)
+        for called, arguments in _launches(name, host)
         if called in functions
     )
     return Lowered(name, launches, modules)
@@ -72,22 +72,47 @@ def _split(name: str, function: Any, spec: TargetSpec) -> tuple[Any, tuple[tuple
     return host, tuple(device.items())
 
 
-def _launches(host: Any) -> list[tuple[str, tuple[str, ...]]]:
+def _launches(name: str, host: Any) -> list[tuple[str, tuple[str, ...]]]:
     """Each launch in the host code: the device function's name and its arguments' names, without the launch sizes."""
     import tvm_ffi
 
-    found = []
+    found: list[tuple[str, tuple[str, ...]]] = []
+    views: dict[Any, Any] = {}
 
     def note(node: Any) -> None:
-        if type(node).__name__ != "Call" or getattr(node.op, "name", "") != "tirx.call_ffi_kernel":
+        kind = type(node).__name__
+        if kind == "DeclBuffer" and _is_buffer_data(node.data):
+            views[node.buffer] = node.data.args[0]
+        if kind != "Call" or getattr(node.op, "name", "") != "tirx.call_ffi_kernel":
             return
-        name, *arguments = node.args
-        sizes = len(node.attrs.launch_params)
-        found.append((str(name.value), tuple(_argument(a) for a in arguments[: len(arguments) - sizes])))
+        called, *arguments = node.args
+        handed = arguments[: len(arguments) - len(node.attrs.launch_params)]
+        _refuse_twice(name, [_origin(a.args[0], views) for a in handed if _is_buffer_data(a)])
+        found.append((str(called.value), tuple(_argument(a) for a in handed)))
 
     for function in host.functions.values():
         tvm_ffi.structural_walk(function.body, (object, note), order="pre")
     return found
+
+
+def _refuse_twice(name: str, buffers: list[Any]) -> None:
+    """Two arguments that are one piece of memory would be taken for two, and a conflict between them missed."""
+    for n, buffer in enumerate(buffers):
+        if any(buffer.same_as(other) for other in buffers[:n]):
+            raise UsageError(
+                f"kernel {name}: buffer {buffer.name} is handed over twice; two names of one piece of device memory "
+                "are not supported by the race detector"
+            )
+
+
+def _origin(buffer: Any, views: dict[Any, Any]) -> Any:
+    while buffer in views:
+        buffer = views[buffer]
+    return buffer
+
+
+def _is_buffer_data(node: Any) -> bool:
+    return type(node).__name__ == "Call" and str(getattr(node.op, "name", "")).endswith("buffer_data")
 
 
 def _argument(node: Any) -> str:

@@ -41,7 +41,7 @@ from driftgate.races.kernel import (
 _BINARY = {
     "Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "FloorDiv": "//", "FloorMod": "%", "Mod": "trunc%",
     "Max": "max", "Min": "min", "EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">=",
-    "And": "and", "Or": "or",
+    "And": "and", "Or": "or", "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^", "LShift": "<<", "RShift": ">>",
 }  # fmt: skip
 _BITWISE = {
     "bitwise_and": "&",
