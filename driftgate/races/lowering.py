@@ -76,7 +76,7 @@ def _launches(name: str, host: Any) -> list[tuple[str, tuple[str, ...]]]:
     """Each launch in the host code: the device function's name and its arguments' names, without the launch sizes."""
     import tvm_ffi
 
-    found: list[tuple[str, tuple[str, ...]]] = []
+    calls: list[tuple[str, list[Any]]] = []
     views: dict[Any, Any] = {}
 
     def note(node: Any) -> None:
@@ -86,13 +86,13 @@ def _launches(name: str, host: Any) -> list[tuple[str, tuple[str, ...]]]:
         if kind != "Call" or getattr(node.op, "name", "") != "tirx.call_ffi_kernel":
             return
         called, *arguments = node.args
-        handed = arguments[: len(arguments) - len(node.attrs.launch_params)]
-        _refuse_twice(name, [_origin(a.args[0], views) for a in handed if _is_buffer_data(a)])
-        found.append((str(called.value), tuple(_argument(a) for a in handed)))
+        calls.append((str(called.value), arguments[: len(arguments) - len(node.attrs.launch_params)]))
 
     for function in host.functions.values():
         tvm_ffi.structural_walk(function.body, (object, note), order="pre")
-    return found
+    for _, handed in calls:
+        _refuse_twice(name, [_origin(a.args[0], views) for a in handed if _is_buffer_data(a)])
+    return [(called, tuple(_argument(a) for a in handed)) for called, handed in calls]
 
 
 def _refuse_twice(name: str, buffers: list[Any]) -> None:
