@@ -28,6 +28,9 @@ from driftgate.versions import versions
 if TYPE_CHECKING:
     import numpy as np
 
+    from driftgate.races.judge import Judged
+    from driftgate.races.known import KnownFinding
+
 LikelyCauses = Callable[["Gate", Verdict], tuple[str, ...]]
 """A drift to the names of known upstream defects that may explain it."""
 
@@ -50,6 +53,8 @@ class Gate:
     """Told of each part of a check that has several."""
     compiled: Callable[[], Path] | None = None
     """Brings a compiled library to test in place of compiling the model."""
+    known_kernels: Callable[[], tuple[KnownFinding, ...]] = tuple
+    """Known upstream defects of single kernels."""
     started: float = field(default_factory=time.monotonic)
 
     @cached_property
@@ -118,6 +123,26 @@ class Gate:
         from driftgate.checks.reference import noise_floor
 
         return noise_floor(*self.references)
+
+    @cached_property
+    def kernels(self) -> list[Judged]:
+        """The GPU kernels of the model's shape, each judged; for Metal where the gate's target is no GPU."""
+        from driftgate.races.catalog import KERNELS, Shape
+        from driftgate.races.judge import Job
+        from driftgate.races.sweep import sweep
+
+        model = self.model.shape
+        spec = self.target if self.target.is_gpu else resolve("metal")
+        dtype = self.dtype if self.target.is_gpu else default_dtype(spec, model.head_dim)
+        shape = Shape(model.head_dim, model.heads, model.kv_heads, dtype)
+        # No model here has latent attention.
+        names = [name for name in KERNELS if not name.endswith("_mla")]
+        jobs = [Job(name, shape, spec, spec.warp_width) for name in names]
+        done = {}
+        for number, judged in enumerate(sweep(jobs), 1):
+            done[judged.job] = judged
+            self.progress(number, len(jobs))
+        return [done[job] for job in jobs]
 
     def record(self, verdict: Verdict) -> Verdict:
         """Write ``verdict`` down; a failing one with the command that reproduces it and its likely causes."""

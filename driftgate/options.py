@@ -15,7 +15,9 @@ DEFAULT_MODEL = "gemma4-tiny"
 CHECKS = ("repeat", "chunking", "reference", "sentinel")
 """What a gate runs."""
 ISOLATE = "isolate"
-EVERY_CHECK = (*CHECKS, ISOLATE)
+KERNEL_CHECKS = ("races", "limits", "codegen")
+"""What a gate judges of GPU kernels where it is asked to; they need no device."""
+EVERY_CHECK = (*CHECKS, ISOLATE, *KERNEL_CHECKS)
 SYNCS = ("none", "call", "kernel")
 
 

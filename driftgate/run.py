@@ -5,6 +5,7 @@ from __future__ import annotations
 from driftgate import observe
 from driftgate.checks import chunking as chunking_check
 from driftgate.checks import isolate as isolate_check
+from driftgate.checks import kernels as kernels_check
 from driftgate.checks import reference as reference_check
 from driftgate.checks import repeat as repeat_check
 from driftgate.checks import sentinel as sentinel_check
@@ -48,3 +49,29 @@ def sentinel(gate: Gate) -> Verdict:
 def isolate(gate: Gate) -> Verdict:
     """S: reproduce the symptom, replay and shadow every kernel, confirm by swap."""
     return isolate_check.judge(flow.isolate(gate))
+
+
+def races(gate: Gate) -> Verdict:
+    """C: every GPU kernel of the model's shape, access by access."""
+    from driftgate.races.rows import known_seen
+    from driftgate.report.result import Known
+
+    known = gate.known_kernels()
+    for name, figures in known_seen(gate.kernels, known).items():
+        gate.record_known(Known(name, "fails", figures))
+    return kernels_check.races(gate.kernels, known)
+
+
+def limits(gate: Gate) -> Verdict:
+    """L: the same kernels against the limits of their target."""
+    return kernels_check.limits(gate.kernels, gate.known_kernels())
+
+
+def codegen(gate: Gate) -> Verdict:
+    """The source that TVM generates for the same kernels."""
+    from driftgate.races.emitted import codegen_rows
+
+    job = gate.kernels[0].job
+    names = [judged.job.kernel for judged in gate.kernels]
+    rows = codegen_rows(job.spec, [job.shape], names, gate.known_kernels(), formal=False)
+    return kernels_check.codegen(rows, gate.kernels)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection
-from typing import Any
 
+from driftgate.checks.verdict import Verdict
 from driftgate.outcome import DriftgateError, Outcome, UsageError
 from driftgate.races import explain, sarif
-from driftgate.races.catalog import KERNELS
+from driftgate.races.catalog import KERNELS, Shape
 from driftgate.races.defects import DEFECT
-from driftgate.races.judge import Argued, Judged, Report
+from driftgate.races.emitted import REFUSED, codegen_rows
+from driftgate.races.judge import FORMAL, Argued, Judged, Report
 from driftgate.races.known import KnownFinding
 from driftgate.races.request import Request
-from driftgate.races.rows import CODEGEN, KNOWN, LIMITS, RACES, Row, limit_rows, place, race_row, verdict
+from driftgate.races.rows import CODEGEN, KNOWN, LIMITS, RACES, Row, known_seen, limit_rows, place, race_row, verdict
 from driftgate.races.sweep import sweep
 from driftgate.report.result import Known, ResultFile, discard
 from driftgate.versions import versions
@@ -32,7 +33,7 @@ def run(request: Request, known: Collection[KnownFinding], line: Line = print) -
     header = {
         "model": {"name": "kernels of TVM's paged KV cache"},
         "versions": versions(),
-        "request": request.command,
+        "command": request.command,
     }
     discard(request.out)
     result = ResultFile(request.out, header, checks, request.strict, finished=False)
@@ -48,7 +49,7 @@ def run(request: Request, known: Collection[KnownFinding], line: Line = print) -
     except KeyboardInterrupt:
         result.fail(Outcome.INFRA, "the run was interrupted")
         raise
-    for name, figures in _known_seen(judged, known).items():
+    for name, figures in known_seen(judged, known).items():
         result.known.append(Known(name, "fails", figures))
     result.finished, result.seconds = True, time.monotonic() - begun
     _write_beside(request, judged)
@@ -75,7 +76,7 @@ def _judge_all(request: Request, known: Collection[KnownFinding], result: Result
     return done
 
 
-def _verdicts(request: Request, judged: list[Judged], known: Collection[KnownFinding]) -> list[Any]:
+def _verdicts(request: Request, judged: list[Judged], known: Collection[KnownFinding]) -> list[Verdict]:
     built = [one for one in judged if not one.refused]
     named, refused = bool(request.kernels), len(judged) - len(built)
     races = [race_row(one, known) for one in built]
@@ -86,36 +87,12 @@ def _verdicts(request: Request, judged: list[Judged], known: Collection[KnownFin
     ]
 
 
-def _codegen(request: Request, known: Collection[KnownFinding]) -> Any:
-    from driftgate.races.source import check
-
-    rows: list[Row] = []
-    for spec in request.targets:
-        for dtype in request.dtypes:
-            found = check(
-                spec, request.head_dims, request.heads, dtype, kv_heads=request.kv_heads,
-                kernels=request.kernels or KERNELS, formal=request.fence == "formal",
-            )  # fmt: skip
-            rows += found
-    for row in rows:
-        covering = [k.issue for k in known if k.covers(row["kernel"], row["target"], CODEGEN, "S")]
-        if row["verdict"] == "fail":
-            row["verdict"] = KNOWN if covering else "drift"
-            row["known"] = covering
-    built = [row for row in rows if row["verdict"] != "refused"]
+def _codegen(request: Request, known: Collection[KnownFinding]) -> Verdict:
+    kernels, formal = request.kernels or KERNELS, request.fence == FORMAL
+    shapes = [Shape(d, request.heads, request.kv_heads, dtype) for dtype in request.dtypes for d in request.head_dims]
+    rows = [row for spec in request.targets for row in codegen_rows(spec, shapes, kernels, known, formal)]
+    built = [row for row in rows if row["verdict"] != REFUSED]
     return verdict(CODEGEN, built, len(rows) - len(built), bool(request.kernels), f"{request.command} --source")
-
-
-def _known_seen(judged: list[Judged], known: Collection[KnownFinding]) -> dict[str, Row]:
-    """Each known issue that showed, with how many rows have it."""
-    seen: dict[str, Row] = {}
-    for one in judged:
-        if one.refused:
-            continue
-        rows = [race_row(one, known), *limit_rows(one, known)]
-        for name in {name for row in rows for name in row.get("known", ())}:
-            seen.setdefault(name, {"rows": 0})["rows"] += 1
-    return seen
 
 
 def _write_beside(request: Request, judged: list[Judged]) -> None:

@@ -99,5 +99,17 @@ def verdict(check: str, rows: Sequence[Row], refused: int, strict_kernels: bool,
     message += f", {counts[KNOWN]} with a known defect" if counts[KNOWN] else ""
     message += f", {counts['drift']} with another" if counts["drift"] else ""
     message += f"; {refused} configurations are not built by TVM" if refused else ""
-    evidence = {"reproduce": command}
-    return Verdict(check, Outcome.DRIFT if bad else Outcome.PASS, message, figures, evidence, list(rows))
+    outcome = Outcome.DRIFT if bad else Outcome.PASS
+    return Verdict(check, outcome, message, figures, {"reproduce": command} if bad else {}, list(rows))
+
+
+def known_seen(judged: Sequence[Judged], known: Collection[KnownFinding]) -> dict[str, Row]:
+    """Each known issue that showed, with how many rows have it."""
+    seen: dict[str, Row] = {}
+    for one in judged:
+        if one.refused:
+            continue
+        rows = [race_row(one, known), *limit_rows(one, known)]
+        for name in {name for row in rows for name in row.get("known", ())}:
+            seen.setdefault(name, {"rows": 0})["rows"] += 1
+    return dict(sorted(seen.items()))

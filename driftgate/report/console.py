@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from driftgate.options import ISOLATE
 from driftgate.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ def summary_lines(gate: Gate) -> list[str]:
     lines = []
     for verdict in result.verdicts:
         lines.append(f"  {verdict.check:10} {verdict.outcome.value:{width}}  {verdict.message}")
-        lines.extend(f"  {'':10} {'':{width}}  {line}" for line in _kernels(verdict.rows or []))
-        for label in ("likely_causes", "not_told_apart", "reproduce"):
+        table = _kernels if verdict.check == ISOLATE else _judged
+        lines.extend(f"  {'':10} {'':{width}}  {line}" for line in table(verdict.rows or []))
+        for label in ("shown_by", "likely_causes", "not_told_apart", "reproduce"):
             if value := verdict.evidence.get(label):
                 shown = "; ".join(value) if isinstance(value, list) else value
                 lines.append(f"  {'':10} {'':{width}}  {label.replace('_', ' ')}: {shown}")
@@ -76,6 +78,17 @@ def _kernels(rows: list[dict[str, Any]]) -> list[str]:
         )
     left = len(rows) - ROWS_SHOWN
     return [*lines, f"... and {left} more in result.json"] if left > 0 else lines
+
+
+def _judged(rows: list[dict[str, Any]]) -> list[str]:
+    """What was found in GPU kernels; those in which nothing was are left out."""
+    return [f"{row['kernel']}: {row['verdict']}, {_found(row)}" for row in rows if row["verdict"] != "pass"]
+
+
+def _found(row: dict[str, Any]) -> str:
+    if "class" in row:
+        return f"{row['class']} of {row['buffer']} ({', '.join(row['sites'][:2])})"
+    return str(row["text"]) if "text" in row else "; ".join(row["findings"])
 
 
 def _note(status: str, strict: bool) -> str:

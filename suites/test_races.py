@@ -1,0 +1,13 @@
+"""C: no GPU kernel of the model's shape has a race, but what is known of upstream. No GPU is needed.
+
+Negative controls: `tests/test_races_engines.py`, `tests/test_races_micro.py`, and `python -m benchmarks.races recall`.
+"""
+
+import pytest
+
+from driftgate import run
+
+
+@pytest.mark.check("races")
+def test_every_kernel_is_free_of_races(gate, judged):
+    judged(run.races(gate))
