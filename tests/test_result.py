@@ -9,6 +9,7 @@ import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from jsonschema import Draft202012Validator
 
 import driftgate
 from driftgate import options
-from driftgate.checks import chunking, isolate, reference, repeat, sentinel
+from driftgate.checks import chunking, isolate, kernels, reference, repeat, sentinel
 from driftgate.checks.verdict import Verdict
 from driftgate.isolation.observations import (
     NONE,
@@ -38,7 +39,13 @@ from driftgate.model import Shape
 from driftgate.observe import Positions, Repeats, Run, Watched
 from driftgate.outcome import Outcome, UsageError, worst
 from driftgate.plan import Plan
+from driftgate.races.catalog import Shape as CacheShape
+from driftgate.races.coverage import Coverage
+from driftgate.races.judge import Job, Judged, Report
+from driftgate.races.known import KnownFinding, digest
+from driftgate.races.limits import Excess
 from driftgate.report.result import SCHEMA, Known, ResultFile, clean
+from driftgate.target import resolve
 from fixtures.gate import gate_for, preset
 
 ROOT = Path(driftgate.__file__).parents[1]
@@ -117,6 +124,41 @@ def _isolate(kind: str, culprits: tuple[str, ...], max_abs: float | None = 0.5) 
     return isolate.judge(Findings(symptom, Swept({"merge": row}, (), ("merge",), 1), culprits, swaps))
 
 
+STATES = {"passes": "clean", "passes with what is known": "known", "drifts": "new", "is not exercised": "refused"}
+JOB = Job("merge", CacheShape(512, 8, 1, "float16"), resolve("metal"), 32)
+ACCESS = {
+    "site": 0,
+    "access": "load",
+    "line": 22,
+    "file": "kernel.py",
+    "source_line": 5,
+    "path": None,
+    "text": "a = S[0]",
+}
+RACE = Report("read-write", "defect", "read-write, across warps", "at any warp width", "S", (ACCESS,), "", 3, 0, True)
+EXCESS = Excess("bytes of shared memory", 40_000, 32_768, "the figure of target metal")
+
+
+def _kernels(check: str, state: str, folder: Path) -> Verdict:
+    """A verdict on one kernel: clean, with something that is known or new, or not built."""
+    if state == "refused":
+        judged = Judged(JOB, refused="TVM does not build it")
+    else:
+        found = state != "clean"
+        reports, excesses = (RACE,) * found, (EXCESS,) * found
+        judged = Judged(JOB, "", reports, excesses, Coverage((4, 4), (2, 2), (0, 0), 1, 3, 3, ()), threads=1024)
+    known = [
+        KnownFinding("it", "merge", ("read-write", EXCESS.what), buffer, ("metal",), digest("merge"))
+        for buffer in ("S", "")
+        if state == "known"
+    ]
+    if check == "codegen":
+        word = {"clean": "pass", "known": "known", "new": "drift", "refused": "refused"}[state]
+        row = {"kernel": "merge", "target": "metal", "head_dim": 512, "dtype": "float16", "verdict": word}
+        return kernels.codegen([row | {"findings": ["no barrier"], "lines": [[3, "S[0] = 1"]]}], [judged])
+    return getattr(kernels, check)([judged], known)
+
+
 WATCHED = Watched(1, 1, 4, {"merge": 1}, 5, 99, {}, None, 0)
 FIRST = {"run": 0, "chunk": 1, "call": "merge", "tensor": "LSE", "index": [0], "value": "-inf"}
 
@@ -144,6 +186,11 @@ VERDICTS: dict[str, Callable[[Path], Verdict]] = {
     "isolate drifts": lambda d: _isolate(UNSTABLE, ("merge",)),
     "isolate drifts and names nobody": lambda d: _isolate(OFF_REFERENCE, (), max_abs=None),
     "isolate is not exercised": lambda d: _isolate(NONE, ()),
+    **{
+        f"{check} {word}": partial(_kernels, check, state)
+        for check in options.KERNEL_CHECKS
+        for word, state in STATES.items()
+    },
     "an error is infra": lambda d: Verdict("repeat", Outcome.INFRA, "a process was ended by signal 11"),
     "an error is usage": lambda d: Verdict("reference", Outcome.USAGE, "weights of m: w holds 1 values"),
 }
@@ -445,6 +492,7 @@ WRONG: dict[str, Any] = {
     **{f"checks/0/figures/{key}": ... for key in REQUIRED["repeat"]},
     **{f"checks/1/figures/{key}": ... for key in REQUIRED["reference"]},
     **{f"known/0/{key}": ... for key in ("name", "status", "figures")},
+    **{room: ... for room in ("target", "plan")},
     **{f"{room}/name": ... for room in ("model", "target", "plan")},
     "extra": 1,
     "checks/0/extra": 1,
@@ -533,6 +581,8 @@ DEFS = JSON_SCHEMA["$defs"]
         ("Evidence", DEFS["evidence"]["properties"]),
         *[(f"Figures of {check}", DEFS[check]["properties"]) for check in options.EVERY_CHECK],
         ("Rows of isolate", DEFS["row"]["properties"]),
+        *[(f"Rows of {check}", DEFS[f"{check}_row"]["properties"]) for check in options.KERNEL_CHECKS],
+        ("reports", DEFS["report"]["properties"]),
     ],
 )
 def test_the_document_explains_every_field_of_the_schema_and_no_other(heading: str, properties: Any) -> None:
