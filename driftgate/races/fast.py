@@ -50,8 +50,9 @@ class Program:
         self._made = instrument(kernel, switches)
         self._call = _compile(kernel.name, self._made.function)
 
-    def run(self, setup: Setup, switch: int = 0) -> Evidence:
-        """One launch, all blocks. ``switch`` takes out one barrier, guard or index: see `instrument`.
+    def run(self, setup: Setup, switch: int = 0, second: int = 0) -> Evidence:
+        """One launch, all blocks. ``switch`` takes out one barrier, guard or index, ``second`` another: see
+        `instrument`.
 
         Raises UsageError where ``setup`` lacks an argument or has one of another dtype.
         """
@@ -69,7 +70,7 @@ class Program:
         before = {s: np.zeros(cells.shape[0] * made.grains[s], np.uint8) for s, cells in shadows.items()}
         frame = np.zeros(len(made.frame.words), np.int64)
         for number, (kind, item) in enumerate(made.frame.words):
-            frame[number] = self._word(kind, item, setup, switch, memory, arrays, shadows, before)
+            frame[number] = self._word(kind, item, setup, (switch, second), memory, arrays, shadows, before)
         self._call(frame.ctypes.data)
         return self._evidence(memory, {s: a.view(np.uint8)[:-_PADDING].view(a.dtype) for s, a in arrays.items()})
 
@@ -78,15 +79,15 @@ class Program:
         kind: str,
         item: Any,
         setup: Setup,
-        switch: int,
+        switches: tuple[int, int],
         memory: dict[str, np.ndarray],
         arrays: dict[Storage, np.ndarray],
         shadows: dict[Storage, np.ndarray],
         before: dict[Storage, np.ndarray],
     ) -> int:
         match kind, item:
-            case "named", words.MUTANT:
-                return switch
+            case "named", _ if item in words.MUTANTS:
+                return switches[words.MUTANTS.index(item)]
             case "named", words.FORMAL:
                 return int(setup.formal)
             case "named", _:

@@ -8,8 +8,9 @@ from driftgate.races.kernel import Storage, Var
 
 Word = tuple[str, Storage | Var | str]
 TABLE, HITS, CONTROL, STARTS, ARENA = "table", "hits", "control", "starts", "arena"
-MUTANT, FORMAL = "mutant", "formal"
-NAMED = (TABLE, HITS, CONTROL, STARTS, ARENA, MUTANT, FORMAL)
+MUTANTS = ("mutant", "second mutant")
+FORMAL = "formal"
+NAMED = (TABLE, HITS, CONTROL, STARTS, ARENA, *MUTANTS, FORMAL)
 
 NOW, DEVICE_EPOCH, START, LONGEST, BLOCK = range(5)
 """Words of the control array: epoch of shared memory, epoch of device memory, epoch at which the block began, most

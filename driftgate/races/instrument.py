@@ -119,7 +119,8 @@ class _Instrument:
         self.table, self.control = pointer(self.word(words.TABLE), "int64"), view(self.word(words.CONTROL), "int64")
         self.table_words = view(self.word(words.TABLE), "int64")
         self.hits, self.starts = view(self.word(words.HITS), "int64"), view(self.word(words.STARTS), "int64")
-        self.mutant, self.formal = T.bind(self.word(words.MUTANT)), T.bind(self.word(words.FORMAL))
+        self.mutants = [T.bind(self.word(word)) for word in words.MUTANTS]
+        self.formal = T.bind(self.word(words.FORMAL))
         self.base = T.bind(self.word(words.ARENA))
         dtypes = {b.dtype for b in self.kernel.buffers} | {"bool", "int32", "int64"}
         for stmt in statements(self.kernel.body):
@@ -207,7 +208,7 @@ class _Instrument:
         from tvm.script.ir_builder import tirx as T
 
         self.hit(item.site)
-        with T.If(self.mutant != constant(item.number + 1)), T.Then():
+        with T.If(tirx.Not(self.on(item.number + 1))), T.Then():
             self.step(words.NOW)
             orders_device = self.formal == constant(0) if item.scope == SHARED else tirx.IntImm("bool", 1)
             with T.If(orders_device), T.Then():
@@ -450,7 +451,7 @@ class _Instrument:
         with contextlib.ExitStack() as stack:
             if guarded:
                 first_thread = self.thread == constant(0)
-                stack.enter_context(T.If(tirx.Or(self.mutant != constant(GUARD + stmt.site), first_thread)))
+                stack.enter_context(T.If(tirx.Or(tirx.Not(self.on(GUARD + stmt.site)), first_thread)))
                 stack.enter_context(T.Then())
             place, defined = self.values.place(stmt.index, stmt.buffer.dtype)
             self.require(defined, stmt.site)
@@ -461,7 +462,7 @@ class _Instrument:
             self.require(found.defined, stmt.site)
             if self.switches:
                 odd = self.thread & constant(1)
-                shift = tirx.Select(self.mutant == constant(WIDEN + stmt.site), odd, constant(0))
+                shift = tirx.Select(self.on(WIDEN + stmt.site), odd, constant(0))
                 place = Place(T.bind(place.first + shift), place.stride, place.lanes, place.contiguous)
             self.hit(stmt.site)
             fits = self.fits(storage, element, place)
@@ -591,7 +592,14 @@ class _Instrument:
     def switched(self, switch: int, condition: Any) -> Any:
         from tvm import tirx
 
-        return tirx.Or(condition, self.mutant == constant(switch)) if self.switches else condition
+        return tirx.Or(condition, self.on(switch)) if self.switches else condition
+
+    def on(self, switch: int) -> Any:
+        """Whether the caller chose ``switch``."""
+        from tvm import tirx
+
+        one, other = self.mutants
+        return tirx.Or(one == constant(switch), other == constant(switch))
 
     def require(self, defined: Any, site: int) -> None:
         """Emit a finding where ``defined`` is false; nothing where it always holds."""

@@ -312,17 +312,30 @@ def _source(node: Any) -> tuple[str, int] | None:
 
 
 def _header(text: list[str], lines: dict[Any, int], statement: Any) -> int:
-    """Line of a loop's or branch's head: the first line above its first store or barrier that is indented less."""
-    inner = getattr(statement, "body", None) or getattr(statement, "then_case", None)
-    while inner is not None and inner not in lines:
-        parts = list(inner.seq) if type(inner).__name__ == "SeqStmt" else []
-        leaf = next((part for part in parts if part in lines), None)
-        inner = leaf or getattr(inner, "body", None) or getattr(inner, "then_case", None) or next(iter(parts), None)
-    if inner is None:
+    """Line of a loop's or branch's head: so many blocks above its first store or barrier as that lies deep in it."""
+    found = _first_leaf(statement, lines)
+    if found is None:
         return 0
-    line = lines[inner]
-    depth = _indent(text[line - 1])
-    return next((n for n in range(line - 1, 0, -1) if _indent(text[n - 1]) < depth), 0)
+    leaf, depth = found
+    line = lines[leaf]
+    for _ in range(depth):
+        here = _indent(text[line - 1])
+        line = next((n for n in range(line - 1, 0, -1) if _indent(text[n - 1]) < here), 1)
+    return line
+
+
+def _first_leaf(statement: Any, lines: dict[Any, int]) -> tuple[Any, int] | None:
+    """The first statement in ``statement`` whose line is known, and how many blocks lie around it there."""
+    if statement in lines:
+        return statement, 0
+    kind = type(statement).__name__
+    if kind == "SeqStmt":
+        return next((found for part in statement.seq if (found := _first_leaf(part, lines))), None)
+    for part in (getattr(statement, name, None) for name in ("body", "then_case", "else_case")):
+        if part is not None and (found := _first_leaf(part, lines)):
+            # Loops right inside one another are printed as one.
+            return found[0], found[1] + (kind != "For" or type(part).__name__ != "For")
+    return None
 
 
 def _indent(line: str) -> int:
