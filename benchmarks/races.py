@@ -19,16 +19,16 @@ from typing import Any
 from driftgate import target
 from driftgate.outcome import UsageError
 from driftgate.races import fast, reference
-from driftgate.races.assumptions import ASSUMPTIONS, assumptions_for
 from driftgate.races.catalog import KERNELS, Shape, build
 from driftgate.races.evidence import Setup
-from driftgate.races.harmless import argument
 from driftgate.races.inputs import setups
 from driftgate.races.judge import Job, judge
 from driftgate.races.kernel import Kernel
-from driftgate.races.kills import Hunt
 from driftgate.races.lowering import lower
-from driftgate.races.mutants import CLASSES, mutants
+from driftgate.races.mutation.kills import Hunt
+from driftgate.races.mutation.mutants import CLASSES, mutants
+from driftgate.races.proofs.assumptions import ASSUMPTIONS, assumptions_for
+from driftgate.races.proofs.harmless import argument
 from driftgate.races.rows import limit_rows, race_row
 from driftgate.races.sweep import sweep
 from fixtures import micro, oclgrind

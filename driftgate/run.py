@@ -69,7 +69,7 @@ def limits(gate: Gate) -> Verdict:
 
 def codegen(gate: Gate) -> Verdict:
     """The source that TVM generates for the same kernels."""
-    from driftgate.races.emitted import codegen_rows
+    from driftgate.races.source.emitted import codegen_rows
 
     job = gate.kernels[0].job
     names = [judged.job.kernel for judged in gate.kernels]

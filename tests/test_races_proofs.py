@@ -8,11 +8,7 @@ import z3
 
 from driftgate.kernels import single_writer
 from driftgate.outcome import UsageError
-from driftgate.races.assumptions import ASSUMPTIONS, Assumptions, assumptions_for
 from driftgate.races.catalog import Shape, build
-from driftgate.races.digits import equal, linear
-from driftgate.races.division import Division
-from driftgate.races.flow import around
 from driftgate.races.kernel import (
     LOCAL,
     SHARED,
@@ -34,8 +30,12 @@ from driftgate.races.kernel import (
     statements,
 )
 from driftgate.races.lowering import lower
-from driftgate.races.proofs import PROVED, UNSUPPORTED, WITNESS, prove, witness_scalars
-from driftgate.races.redundancy import NOT_PROVED, redundant
+from driftgate.races.proofs.argument import PROVED, UNSUPPORTED, WITNESS, prove, witness_scalars
+from driftgate.races.proofs.assumptions import ASSUMPTIONS, Assumptions, assumptions_for
+from driftgate.races.proofs.digits import equal, linear
+from driftgate.races.proofs.division import Division
+from driftgate.races.proofs.flow import around
+from driftgate.races.proofs.redundancy import NOT_PROVED, redundant
 from driftgate.target import _SPECS
 
 
@@ -166,7 +166,7 @@ def test_what_the_argument_does_not_cover_is_said():
 
 
 def test_a_solver_that_gives_up_is_no_proof(monkeypatch):
-    from driftgate.races import queries
+    from driftgate.races.proofs import queries
 
     class Undecided(z3.Solver):
         def check(self, *_):

@@ -13,9 +13,8 @@ from driftgate import target
 from driftgate.kernels.attention import merged
 from driftgate.kernels.references import references
 from driftgate.outcome import InfraError, UsageError
-from driftgate.races import catalog, lockstep, reference
+from driftgate.races import catalog, reference
 from driftgate.races import kernel as ir
-from driftgate.races.accesses import WARP, Accesses, Pair, conflicts, farthest
 from driftgate.races.adversary import columns as ranges
 from driftgate.races.adversary import demonstrate
 from driftgate.races.evidence import (
@@ -27,9 +26,11 @@ from driftgate.races.evidence import (
     WRITE_WRITE,
     Setup,
 )
-from driftgate.races.findings import Findings
-from driftgate.races.lanes import compiled
 from driftgate.races.lowering import lower
+from driftgate.races.reference import lockstep
+from driftgate.races.reference.accesses import WARP, Accesses, Pair, conflicts, farthest
+from driftgate.races.reference.findings import Findings
+from driftgate.races.reference.lanes import compiled
 from driftgate.seam import CacheConfig
 
 THREADS = 64

@@ -10,14 +10,15 @@ import pytest
 from driftgate.kernels import single_writer
 from driftgate.kernels.attention import merged
 from driftgate.outcome import UsageError
-from driftgate.races import catalog, reference, source, syntax
+from driftgate.races import catalog, reference
 from driftgate.races.catalog import Shape
-from driftgate.races.codegen import emit
 from driftgate.races.evidence import Setup
-from driftgate.races.kept import barriers_kept, device_name
 from driftgate.races.lowering import lower
-from driftgate.races.reading import read
-from driftgate.races.source import check, merge_order
+from driftgate.races.source import syntax
+from driftgate.races.source.check import HEAD_DIMS, check, merge_order
+from driftgate.races.source.codegen import emit
+from driftgate.races.source.kept import barriers_kept, device_name
+from driftgate.races.source.reading import read
 from driftgate.target import _SPECS, to_tvm
 from fixtures.merge_kernels import VARIANTS
 
@@ -74,7 +75,7 @@ def without(text, line):
 # --- the order in the merge -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("head_dim", source.HEAD_DIMS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_shipped_merge_lacks_a_barrier_and_a_guard(target, head_dim):
     text = merge("shipped", target, head_dim)
@@ -89,7 +90,7 @@ def test_the_shipped_merge_lacks_a_barrier_and_a_guard(target, head_dim):
     assert "= S_ptr[" in lines[first - 1]
 
 
-@pytest.mark.parametrize("head_dim", source.HEAD_DIMS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_merge_that_waits_and_lets_one_thread_store_is_in_order(target, head_dim):
     assert merge_order(merge("corrected", target, head_dim), target) == ()
@@ -318,7 +319,7 @@ def test_what_is_generated_here_has_the_barriers_of_what_tvm_compiles(name, targ
 def test_the_check_fails_on_the_shipped_merge_and_passes_on_a_corrected_one(target):
     spec = _SPECS[target]
     rows = check(spec)
-    assert [row["head_dim"] for row in rows] == list(source.HEAD_DIMS)
+    assert [row["head_dim"] for row in rows] == list(HEAD_DIMS)
     for row in rows:
         assert (row["kernel"], row["target"], row["dtype"], row["verdict"]) == ("merge", target, "float16", "fail")
         assert len(row["findings"]) == 2

@@ -11,11 +11,11 @@ from driftgate.outcome import DriftgateError, Outcome, UsageError
 from driftgate.races import explain, sarif
 from driftgate.races.catalog import KERNELS, Shape
 from driftgate.races.defects import DEFECT
-from driftgate.races.emitted import REFUSED, codegen_rows
 from driftgate.races.judge import FORMAL, Argued, Judged, Report
 from driftgate.races.known import KnownFinding
 from driftgate.races.request import Request
 from driftgate.races.rows import CODEGEN, KNOWN, LIMITS, RACES, Row, known_seen, limit_rows, place, race_row, verdict
+from driftgate.races.source.emitted import REFUSED, codegen_rows
 from driftgate.races.sweep import sweep
 from driftgate.report.result import Known, ResultFile, discard
 from driftgate.versions import versions

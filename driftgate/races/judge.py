@@ -148,9 +148,9 @@ def _run(job: Job, kernel: Kernel, launches: tuple[Setup, ...]) -> list[Evidence
 
 
 def _argue(job: Job, kernel: Kernel, launches: tuple[Setup, ...]) -> Argued | None:
-    from driftgate.races.assumptions import ASSUMPTIONS, assumptions_for
-    from driftgate.races.confirm import confirm
-    from driftgate.races.proofs import prove
+    from driftgate.races.proofs.argument import prove
+    from driftgate.races.proofs.assumptions import ASSUMPTIONS, assumptions_for
+    from driftgate.races.proofs.confirm import confirm
 
     if job.kernel not in ASSUMPTIONS:
         return None
@@ -222,7 +222,7 @@ def _access(kernel: Kernel, site: int, thread: int, block: int, byte: int | None
         left //= extent
     found = {**_place(kernel, site), "thread": thread, "axes": ", ".join(axes), "warp": thread // warp, "block": block}
     if byte is not None and buffer is not None:
-        from driftgate.races.values import size_of
+        from driftgate.races.fast.values import size_of
 
         found |= {"byte": byte, "element": byte // size_of(buffer.dtype)}
     return found

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from driftgate.races.flow import around
-from driftgate.races.instrument import GUARD, UNGUARD, WIDEN
+from driftgate.races.fast.instrument import GUARD, UNGUARD, WIDEN
 from driftgate.races.kernel import (
     LOCAL,
     Bind,
@@ -24,6 +23,7 @@ from driftgate.races.kernel import (
     statements,
     walk,
 )
+from driftgate.races.proofs.flow import around
 
 BARRIER, SINGLE_WRITER = "barrier deletion", "single writer without barrier"
 ALL_STORE, WIDENED = "all threads store", "widened index"
@@ -37,7 +37,7 @@ class Mutant:
     kind: str
     """One of `CLASSES`."""
     switches: tuple[int, ...]
-    """One or two: see `driftgate.races.instrument`."""
+    """One or two: see `driftgate.races.fast.instrument`."""
     barrier: int | None
     """Number of the barrier that is gone."""
     stores: tuple[int, ...]

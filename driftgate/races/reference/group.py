@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from driftgate.races.arithmetic import numpy_dtype
 from driftgate.races.evidence import DIVERGENT, OUT_OF_BOUNDS_READ, OUT_OF_BOUNDS_WRITE, UNINITIALISED
-from driftgate.races.findings import Findings
-from driftgate.races.journal import Journal
 from driftgate.races.kernel import LOCAL, Buffer, Expr, Storage, bytes_of, lanes_of
-from driftgate.races.lanes import Mask, Value, active, narrow
-from driftgate.races.memory import Memory
+from driftgate.races.reference.arithmetic import numpy_dtype
+from driftgate.races.reference.findings import Findings
+from driftgate.races.reference.journal import Journal
+from driftgate.races.reference.lanes import Mask, Value, active, narrow
+from driftgate.races.reference.memory import Memory
 
 
 class Group:

@@ -6,10 +6,10 @@ import re
 from difflib import SequenceMatcher
 
 from driftgate.outcome import UsageError
-from driftgate.races.events import Event, of_kernel, of_listing, structured
 from driftgate.races.kernel import LOCAL, SHARED, Barrier, Kernel, Load, Storage, expressions, statements, walk
-from driftgate.races.listing import BARRIER, Listing, SourceFinding
-from driftgate.races.reading import read
+from driftgate.races.source.events import Event, of_kernel, of_listing, structured
+from driftgate.races.source.listing import BARRIER, Listing, SourceFinding
+from driftgate.races.source.reading import read
 
 
 def barriers_kept(kernel: Kernel, source: str, target: str) -> tuple[SourceFinding, ...]:

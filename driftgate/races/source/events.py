@@ -21,7 +21,7 @@ from driftgate.races.kernel import (
     bytes_of,
     lanes_of,
 )
-from driftgate.races.listing import BARRIER, STORE, Listing, Statement
+from driftgate.races.source.listing import BARRIER, STORE, Listing, Statement
 
 _LANE = re.compile(r"(?:\[(\d+)\]|\.s([\da-f])|\.([xyzw])| \+ (\d+))$")
 

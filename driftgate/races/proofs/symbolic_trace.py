@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from driftgate.outcome import UsageError
-from driftgate.races.digits import Term
 from driftgate.races.kernel import (
     GLOBAL,
     LOCAL,
@@ -26,7 +25,8 @@ from driftgate.races.kernel import (
     lanes_of,
     statements,
 )
-from driftgate.races.symbolic import Lanes, Terms, constant_of, is_integer, opaque
+from driftgate.races.proofs.digits import Term
+from driftgate.races.proofs.symbolic import Lanes, Terms, constant_of, is_integer, opaque
 
 Loop = For | While
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from driftgate.outcome import UsageError
 from driftgate.races import kernel as ir
-from driftgate.races.arithmetic import FUNCTIONS, OPERATORS, numpy_dtype
 from driftgate.races.kernel import Buffer, Expr, Kernel, Var, lanes_of
+from driftgate.races.reference.arithmetic import FUNCTIONS, OPERATORS, numpy_dtype
 
 Mask = np.ndarray | None
 """Which threads take part, bool ``(threads,)``; None for all."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from driftgate.races.catalog import Shape
 from driftgate.races.known import KnownFinding
 from driftgate.races.rows import CODEGEN, KNOWN, Row
-from driftgate.races.source import check
+from driftgate.races.source.check import check
 from driftgate.target import TargetSpec
 
 REFUSED = "refused"

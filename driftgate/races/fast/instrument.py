@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from driftgate.outcome import UsageError
-from driftgate.races import frame as words
-from driftgate.races import shadow
-from driftgate.races.arena import Arena, kept, pointer, view
-from driftgate.races.defined import watched
-from driftgate.races.frame import Frame, constant
+from driftgate.races.fast import frame as words
+from driftgate.races.fast import shadow
+from driftgate.races.fast.arena import Arena, kept, pointer, view
+from driftgate.races.fast.defined import watched
+from driftgate.races.fast.frame import Frame, constant
+from driftgate.races.fast.regions import Branch, Exchange, Item, Loop, Region, crossing, cut
+from driftgate.races.fast.values import Place, Value, Values, both, size_of
 from driftgate.races.kernel import (
     GLOBAL,
     LOCAL,
@@ -43,8 +45,6 @@ from driftgate.races.kernel import (
     statements,
     walk,
 )
-from driftgate.races.regions import Branch, Exchange, Item, Loop, Region, crossing, cut
-from driftgate.races.values import Place, Value, Values, both, size_of
 
 WIDEN, UNGUARD, GUARD = 1 << 16, 2 << 16, 3 << 16
 """Added to a site: odd threads store one element further; the branch is always taken; one thread alone stores. Without

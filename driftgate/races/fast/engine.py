@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 
 from driftgate.outcome import InfraError, UsageError
-from driftgate.races import frame as words
-from driftgate.races import shadow
 from driftgate.races.evidence import (
     DIVERGENT,
     OUT_OF_BOUNDS_READ,
@@ -22,8 +20,10 @@ from driftgate.races.evidence import (
     Fault,
     Setup,
 )
+from driftgate.races.fast import frame as words
+from driftgate.races.fast import shadow
+from driftgate.races.fast.instrument import instrument
 from driftgate.races.grid import blocks_of
-from driftgate.races.instrument import instrument
 from driftgate.races.kernel import GLOBAL, Kernel, Storage, Var
 
 _FAULTS = {

@@ -6,9 +6,9 @@ from itertools import count
 
 import numpy as np
 
-from driftgate.races.accesses import Accesses
 from driftgate.races.kernel import Kernel, Storage, Store, bytes_of, statements
-from driftgate.races.memory import Memory
+from driftgate.races.reference.accesses import Accesses
+from driftgate.races.reference.memory import Memory
 
 _EXECUTIONS = count()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from driftgate.outcome import UsageError
-from driftgate.races import syntax
-from driftgate.races.listing import BARRIER, BIND, EXIT, HEAD, STORE, Array, Block, Listing, Statement
+from driftgate.races.source import syntax
+from driftgate.races.source.listing import BARRIER, BIND, EXIT, HEAD, STORE, Array, Block, Listing, Statement
 
 _HEAD = re.compile(r"(for|while|if) \((.*)\) \{")
 _EXIT = re.compile(r"if \((.*)\) \{ (?:break|return); \}")

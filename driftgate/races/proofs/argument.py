@@ -14,14 +14,14 @@ from itertools import product
 from typing import Any
 
 from driftgate.outcome import UsageError
-from driftgate.races.assumptions import Assumptions
-from driftgate.races.digits import Term
 from driftgate.races.evidence import READ_WRITE, WRITE_WRITE
 from driftgate.races.kernel import For, If, Kernel, While, has_barrier, statements
-from driftgate.races.queries import GaveUp, model
-from driftgate.races.symbolic import is_integer
-from driftgate.races.symbolic_trace import SymbolicAccess
-from driftgate.races.two_threads import TwoThreads
+from driftgate.races.proofs.assumptions import Assumptions
+from driftgate.races.proofs.digits import Term
+from driftgate.races.proofs.queries import GaveUp, model
+from driftgate.races.proofs.symbolic import is_integer
+from driftgate.races.proofs.symbolic_trace import SymbolicAccess
+from driftgate.races.proofs.two_threads import TwoThreads
 
 PROVED, WITNESS, UNSUPPORTED = "proved", "witness", "unsupported"
 

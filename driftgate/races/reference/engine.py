@@ -10,16 +10,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from driftgate.outcome import UsageError
-from driftgate.races.accesses import Accesses, conflicts
-from driftgate.races.arithmetic import numpy_dtype
 from driftgate.races.evidence import Evidence, Setup
-from driftgate.races.findings import Findings
-from driftgate.races.group import Group
-from driftgate.races.journal import Journal, cell_bytes, writing_sites, written_storages
 from driftgate.races.kernel import GLOBAL, LOCAL, SHARED, Barrier, Kernel, Storage, Var
-from driftgate.races.lanes import compiled
-from driftgate.races.lockstep import step
-from driftgate.races.memory import Memory
+from driftgate.races.reference.accesses import Accesses, conflicts
+from driftgate.races.reference.arithmetic import numpy_dtype
+from driftgate.races.reference.findings import Findings
+from driftgate.races.reference.group import Group
+from driftgate.races.reference.journal import Journal, cell_bytes, writing_sites, written_storages
+from driftgate.races.reference.lanes import compiled
+from driftgate.races.reference.lockstep import step
+from driftgate.races.reference.memory import Memory
 
 
 def run(kernel: Kernel, setup: Setup, *, warp: int | None = None, order: tuple[int, ...] | None = None) -> Evidence:

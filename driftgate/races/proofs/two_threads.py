@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement
 from typing import Any
 
-from driftgate.races.assumptions import Assumptions
-from driftgate.races.digits import Term
 from driftgate.races.kernel import SHARED, Kernel
-from driftgate.races.queries import Overlaps, model
-from driftgate.races.symbolic import is_integer
-from driftgate.races.symbolic_trace import Point, SymbolicAccess, Trace, parameters, point
+from driftgate.races.proofs.assumptions import Assumptions
+from driftgate.races.proofs.digits import Term
+from driftgate.races.proofs.queries import Overlaps, model
+from driftgate.races.proofs.symbolic import is_integer
+from driftgate.races.proofs.symbolic_trace import Point, SymbolicAccess, Trace, parameters, point
 
 LIMITS = (0, 1, 2, 4, 16)
 """What each parameter of a witness is tried to stay within, smallest first, so that its launch is quick to run."""

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from driftgate.races.accesses import Pair
 from driftgate.races.evidence import READ_WRITE, WRITE_WRITE, Access, Conflict, Fault
 from driftgate.races.kernel import Storage
+from driftgate.races.reference.accesses import Pair
 
 
 class Findings:

@@ -8,10 +8,10 @@ import numpy as np
 
 from driftgate.outcome import InfraError, UsageError
 from driftgate.races import kernel as ir
-from driftgate.races.arithmetic import numpy_dtype
-from driftgate.races.group import Group
 from driftgate.races.kernel import Barrier, Kernel, Stmt, lanes_of, meets
-from driftgate.races.lanes import Mask, active, compiled
+from driftgate.races.reference.arithmetic import numpy_dtype
+from driftgate.races.reference.group import Group
+from driftgate.races.reference.lanes import Mask, active, compiled
 
 ITERATIONS = 10_000_000
 """A loop that runs longer is taken for one that never ends."""

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from driftgate.outcome import UsageError
-from driftgate.races.digits import Term
-from driftgate.races.flow import Around, Loop, around
 from driftgate.races.kernel import Kernel
-from driftgate.races.queries import GaveUp, Overlaps, model
-from driftgate.races.symbolic_trace import SymbolicAccess, Trace, parameters, point
+from driftgate.races.proofs.digits import Term
+from driftgate.races.proofs.flow import Around, Loop, around
+from driftgate.races.proofs.queries import GaveUp, Overlaps, model
+from driftgate.races.proofs.symbolic_trace import SymbolicAccess, Trace, parameters, point
 
 PROVED, NOT_PROVED = "proved", "not proved"
 

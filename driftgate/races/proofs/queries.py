@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from driftgate.races.digits import Term, equal, linear
 from driftgate.races.kernel import bytes_of, lanes_of
-from driftgate.races.symbolic_trace import SymbolicAccess
+from driftgate.races.proofs.digits import Term, equal, linear
+from driftgate.races.proofs.symbolic_trace import SymbolicAccess
 
 TIMEOUT = 20.0
 """Seconds for one question."""

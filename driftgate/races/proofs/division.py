@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from driftgate.races.digits import Linear, Term, linear
+from driftgate.races.proofs.digits import Linear, Term, linear
 
 Key = tuple[frozenset[tuple[Term, int]], int, int]
 

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from driftgate.outcome import UsageError
-from driftgate.races.digits import Term
-from driftgate.races.division import Division
 from driftgate.races.kernel import (
     Broadcast,
     Call,
@@ -29,6 +27,8 @@ from driftgate.races.kernel import (
     Var,
     lanes_of,
 )
+from driftgate.races.proofs.digits import Term
+from driftgate.races.proofs.division import Division
 
 Lanes = tuple[tuple[Term, int], ...]
 """The elements that an access touches: ranges, each a first element and a number of elements."""

@@ -9,7 +9,7 @@ import numpy as np
 from driftgate.races import fast
 from driftgate.races.evidence import Setup
 from driftgate.races.kernel import Kernel
-from driftgate.races.proofs import Proof, witness_scalars
+from driftgate.races.proofs.argument import Proof, witness_scalars
 
 ROOM = 1 << 20
 """Elements of every array: a witness has small parameters, and says nothing of sizes."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from driftgate.outcome import UsageError
-from driftgate.races.frame import constant
+from driftgate.races.fast.frame import constant
 from driftgate.races.kernel import (
     LOCAL,
     Broadcast,

@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from driftgate.outcome import UsageError
-from driftgate.races import catalog, syntax
+from driftgate.races import catalog
 from driftgate.races.catalog import Shape
-from driftgate.races.codegen import emit
-from driftgate.races.kept import barriers_kept, device_name
-from driftgate.races.listing import BARRIER, EXIT, STORE, Block, Listing, SourceFinding, Statement
 from driftgate.races.lowering import lower
-from driftgate.races.reading import read
+from driftgate.races.source import syntax
+from driftgate.races.source.codegen import emit
+from driftgate.races.source.kept import barriers_kept, device_name
+from driftgate.races.source.listing import BARRIER, EXIT, STORE, Block, Listing, SourceFinding, Statement
+from driftgate.races.source.reading import read
 from driftgate.target import TargetSpec
 
 __all__ = ["HEAD_DIMS", "SourceFinding", "barriers_kept", "check", "merge_order"]

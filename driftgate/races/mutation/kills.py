@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from driftgate.races.evidence import WRITE_WRITE, Conflict, Evidence, Setup
 from driftgate.races.fast import Program
-from driftgate.races.flow import around
 from driftgate.races.kernel import Kernel
-from driftgate.races.mutants import ALL_STORE, Mutant
+from driftgate.races.mutation.mutants import ALL_STORE, Mutant
+from driftgate.races.proofs.flow import around
 
 Key = tuple[str, int, int, bool, bool]
 
@@ -32,8 +32,8 @@ class Hunt:
     """A kernel with its launches, compiled once, and its mutants run one by one.
 
     A report names a barrier that is gone if the barrier stands between its two accesses, with no other one on the way;
-    a store if it is one of the accesses; a guard if it is a store inside the branch, or a fault of an access in there. It is
-    new if the kernel itself has none of this kind at these accesses.
+    a store if it is one of the accesses; a guard if it is a store inside the branch, or a fault of an access in there.
+    It is new if the kernel itself has none of this kind at these accesses.
     """
 
     def __init__(self, kernel: Kernel, launches: Sequence[Setup], warp: int) -> None:

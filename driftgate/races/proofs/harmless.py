@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from driftgate.races.assumptions import Assumptions
-from driftgate.races.digits import Term
 from driftgate.races.kernel import Const, Expr, For, If, Kernel, Op, Seq, Stmt, Store, While, lanes_of
-from driftgate.races.mutants import ALL_STORE, WIDENED, Mutant
-from driftgate.races.proofs import prove
-from driftgate.races.queries import GaveUp, model
-from driftgate.races.redundancy import PROVED, redundant
-from driftgate.races.symbolic_trace import Point, SymbolicAccess, Trace, parameters, point
+from driftgate.races.mutation.mutants import ALL_STORE, WIDENED, Mutant
+from driftgate.races.proofs.argument import prove
+from driftgate.races.proofs.assumptions import Assumptions
+from driftgate.races.proofs.digits import Term
+from driftgate.races.proofs.queries import GaveUp, model
+from driftgate.races.proofs.redundancy import PROVED, redundant
+from driftgate.races.proofs.symbolic_trace import Point, SymbolicAccess, Trace, parameters, point
 
 
 @dataclass(frozen=True)

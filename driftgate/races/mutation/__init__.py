@@ -1,0 +1,1 @@
+"""Faults put into kernels, and whether the detector names them."""

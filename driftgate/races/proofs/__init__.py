@@ -1,0 +1,1 @@
+"""What holds for all shapes: two symbolic threads, and an SMT solver."""

@@ -1,0 +1,1 @@
+"""What TVM's code generators emit, read line by line."""
