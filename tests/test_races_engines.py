@@ -14,7 +14,7 @@ from driftgate.races.catalog import KERNELS, Shape, build
 from driftgate.races.coverage import coverage
 from driftgate.races.defects import DEFECT, HIDDEN, NOTE, defects
 from driftgate.races.evidence import DIVERGENT, READ_WRITE, Evidence, Setup
-from driftgate.races.fast.instrument import GUARD, UNGUARD, WIDEN
+from driftgate.races.fast.setting import GUARD, UNGUARD, WIDEN
 from driftgate.races.inputs import setups
 from driftgate.races.kernel import LOCAL, If, Kernel, Load, expressions, statements, walk
 from driftgate.races.lowering import lower

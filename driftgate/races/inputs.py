@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from driftgate.outcome import UsageError
-from driftgate.races.catalog import MLA_ROPE_DIM, PAGE, THETA, WINDOW, Shape
+from driftgate.races.catalog import MLA_ROPE_DIM, PAGE, THETA, Shape
 from driftgate.races.evidence import Setup
-from driftgate.races.kernel import Kernel, element_of
+from driftgate.races.kernel import Kernel, bytes_of, element_of
 
 BLOCKS = 16
 """Blocks of a prefill kernel for each KV head: they share the tiles among them."""
 KV_TOKENS = (21, 0, 16)
-"""Past tokens of the sequences: a tail, nothing at all, a full page."""
+"""Past tokens of the sequences: a tail, nothing at all, a full page. The first grows with the kernel's tile of keys."""
 DECODE_TOKENS = (37, 0, 16)
 
 Arrays = dict[str, Any]
@@ -138,14 +138,27 @@ def _queries(shape: Shape, kernel: Kernel) -> tuple[int, ...]:
     return (tokens - tokens // 3, tokens // 3, 3)
 
 
+def _past(shape: Shape, kernel: Kernel) -> tuple[int, ...]:
+    """Past tokens of the sequences, of which the first has a second tile of keys, with a tail."""
+    first, *others = KV_TOKENS
+    return (max(first, _tile_of_keys(shape, kernel) + 5), *others)
+
+
+def _tile_of_keys(shape: Shape, kernel: Kernel) -> int:
+    sizes = {b.name: b.storage.bytes or 0 for b in kernel.buffers}
+    rows = [sizes[name] // (shape.head_dim * bytes_of(shape.dtype)) for name in ("K_smem", "V_smem") if name in sizes]
+    return max(rows, default=16)
+
+
 def _prefill(sliding: bool = False, latent: bool = False) -> Callable[..., list[_Case]]:
     def cases(shape: Shape, kernel: Kernel, rng: np.random.Generator) -> list[_Case]:
         # With latent attention all heads share one key.
         queries = _queries(Shape(shape.head_dim, shape.heads, 1 if latent else shape.kv_heads, shape.dtype), kernel)
         count, total = len(queries), sum(queries)
-        table = _pages(KV_TOKENS, rng)
+        past = _past(shape, kernel)
+        table = _pages(past, rng)
         if sliding:
-            table = _sliding(table, KV_TOKENS)
+            table = _sliding(table, past)
         width = shape.head_dim + MLA_ROPE_DIM if latent else shape.head_dim
         pool = (table["pool"], PAGE, width) if latent else (table["pool"], 2, shape.kv_heads, PAGE, width)
         arrays = {
@@ -168,7 +181,8 @@ def _prefill(sliding: bool = False, latent: bool = False) -> Callable[..., list[
 
 def _in_chunk(shape: Shape, kernel: Kernel, rng: np.random.Generator) -> Arrays:
     queries = _queries(shape, kernel)
-    keys = tuple(min(n, 21) for n in queries)
+    first = max(21, _tile_of_keys(shape, kernel) + 5)
+    keys = (first, *(min(n, 21) for n in queries[1:]))
     total = sum(queries)
     return {
         "q": _normal(rng, total, shape.heads, shape.head_dim),
@@ -207,7 +221,7 @@ def _tree_paged(shape: Shape, kernel: Kernel, rng: np.random.Generator) -> list[
     (case, *_) = _prefill()(shape, kernel, rng)
     trees = tuple(np.diff(case.arrays["q_indptr"]).tolist())
     # The tree lies in the pages, behind the past.
-    lengths = tuple(past + tree for past, tree in zip(KV_TOKENS, trees, strict=True))
+    lengths = tuple(past + tree for past, tree in zip(_past(shape, kernel), trees, strict=True))
     table = _pages(lengths, rng)
     arrays = {
         **case.arrays,
@@ -289,4 +303,3 @@ _CASES: dict[str, Callable[[Shape, Kernel, np.random.Generator], list[_Case]]] =
     "append_mla": _append(latent=True),
     "copy_page_mla": _copy(latent=True),
 }
-assert max(KV_TOKENS) < WINDOW  # length_info carries the window; a longer past would need an offset that fits it

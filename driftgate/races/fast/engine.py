@@ -52,7 +52,7 @@ class Program:
 
     def run(self, setup: Setup, switch: int = 0, second: int = 0) -> Evidence:
         """One launch, all blocks. ``switch`` takes out one barrier, guard or index, ``second`` another: see
-        `instrument`.
+        `setting`.
 
         Raises UsageError where ``setup`` lacks an argument or has one of another dtype.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from driftgate.races.fast.instrument import GUARD, UNGUARD, WIDEN
+from driftgate.races.fast.setting import GUARD, UNGUARD, WIDEN
 from driftgate.races.kernel import (
     LOCAL,
     Bind,
@@ -37,7 +37,7 @@ class Mutant:
     kind: str
     """One of `CLASSES`."""
     switches: tuple[int, ...]
-    """One or two: see `driftgate.races.fast.instrument`."""
+    """One or two: see `driftgate.races.fast.setting`."""
     barrier: int | None
     """Number of the barrier that is gone."""
     stores: tuple[int, ...]
