@@ -132,7 +132,6 @@ ACCESS = {
     "line": 22,
     "file": "kernel.py",
     "source_line": 5,
-    "path": None,
     "text": "a = S[0]",
 }
 RACE = Report("read-write", "defect", "read-write, across warps", "at any warp width", "S", (ACCESS,), "", 3, 0, True)

@@ -209,7 +209,6 @@ def _place(kernel: Kernel, site: int) -> dict[str, Any]:
         "line": found.line,
         "file": file,
         "source_line": found.source_line,
-        "path": found.file,
         "text": found.text,
     }
 
