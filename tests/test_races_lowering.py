@@ -112,13 +112,14 @@ def test_one_piece_of_device_memory_under_two_names_is_refused() -> None:
 
 
 def test_another_source_of_a_kernel_ends_a_known_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = KnownFinding("it", "merge", ("read-write",), "S", ("metal",), digest("merge"))
-    assert known.covers("merge", "metal", "read-write", "S")
-    assert not known.covers("merge", "cuda", "read-write", "S")
-    assert not known.covers("merge", "metal", "write-write", "S")
-    assert not known.covers("merge", "metal", "read-write", "V")
+    known = KnownFinding("it", "merge", ("read-write",), "S", ("metal",), (512,), digest("merge"))
+    assert known.covers("merge", "metal", 512, "read-write", "S")
+    assert not known.covers("merge", "metal", 256, "read-write", "S")
+    assert not known.covers("merge", "cuda", 512, "read-write", "S")
+    assert not known.covers("merge", "metal", 512, "write-write", "S")
+    assert not known.covers("merge", "metal", 512, "read-write", "V")
     monkeypatch.setattr("driftgate.races.known.source_of", lambda name: source_of("decode"))
-    assert not known.covers("merge", "metal", "read-write", "S")
+    assert not known.covers("merge", "metal", 512, "read-write", "S")
 
 
 # A defect of TVM's that a micro-kernel ran into

@@ -147,7 +147,7 @@ def _kernels(check: str, state: str, folder: Path) -> Verdict:
         reports, excesses = (RACE,) * found, (EXCESS,) * found
         judged = Judged(JOB, "", reports, excesses, Coverage((4, 4), (2, 2), (0, 0), 1, 3, 3, ()), threads=1024)
     known = [
-        KnownFinding("it", "merge", ("read-write", EXCESS.what), buffer, ("metal",), digest("merge"))
+        KnownFinding("it", "merge", ("read-write", EXCESS.what), buffer, ("metal",), (), digest("merge"))
         for buffer in ("S", "")
         if state == "known"
     ]

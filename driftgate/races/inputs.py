@@ -135,7 +135,8 @@ def _queries(shape: Shape, kernel: Kernel) -> tuple[int, ...]:
     rows = sizes.get("m_smem", 32)
     group = max(shape.heads // shape.kv_heads, 1)
     tokens = -(-(BLOCKS + 1) * rows // group) + 1
-    return (tokens - tokens // 3, tokens // 3, 3)
+    # The first sequence has a second tile of keys as well, where keys are the queries' own.
+    return (max(tokens - tokens // 3, _tile_of_keys(shape, kernel) + 5), tokens // 3, 3)
 
 
 def _past(shape: Shape, kernel: Kernel) -> tuple[int, ...]:
@@ -179,10 +180,11 @@ def _prefill(sliding: bool = False, latent: bool = False) -> Callable[..., list[
     return cases
 
 
-def _in_chunk(shape: Shape, kernel: Kernel, rng: np.random.Generator) -> Arrays:
+def _in_chunk(shape: Shape, kernel: Kernel, rng: np.random.Generator, tree: bool = False) -> Arrays:
+    """Queries with keys of the same chunk; in a tree each token is both, elsewhere fewer keys are enough."""
     queries = _queries(shape, kernel)
     first = max(21, _tile_of_keys(shape, kernel) + 5)
-    keys = (first, *(min(n, 21) for n in queries[1:]))
+    keys = queries if tree else (min(first, queries[0]), *(min(n, 21) for n in queries[1:]))
     total = sum(queries)
     return {
         "q": _normal(rng, total, shape.heads, shape.head_dim),
@@ -211,7 +213,7 @@ def _order(lengths: tuple[int, ...]) -> np.ndarray:
 
 
 def _tree(shape: Shape, kernel: Kernel, rng: np.random.Generator) -> list[_Case]:
-    arrays = _in_chunk(shape, kernel, rng)
+    arrays = _in_chunk(shape, kernel, rng, tree=True)
     trees = tuple(np.diff(arrays["kv_indptr"]).tolist())
     arrays |= {"mask": _order(trees), "mn_indptr": _indptr(trees)}
     return [_Case(arrays, {"batch_size_plus_1": 4, "rotary_mode": mode}, ("output", "lse")) for mode in (0, 1)]

@@ -21,15 +21,18 @@ class KnownFinding:
     buffer: str
     """Name of the buffer; empty for limits."""
     targets: tuple[str, ...]
+    head_dims: tuple[int, ...]
+    """Where it shows; empty for all."""
     digest: str
     """Of the source from which TVM builds the kernel (see `digest`): another source is another kernel."""
 
-    def covers(self, kernel: str, target: str, kind: str, buffer: str) -> bool:
+    def covers(self, kernel: str, target: str, head_dim: int, kind: str, buffer: str) -> bool:
         """Whether a finding of the catalog's ``kernel`` on ``target`` is this one."""
         return (
             (self.kernel, self.buffer) == (kernel, buffer)
             and kind in self.kinds
             and target in self.targets
+            and (not self.head_dims or head_dim in self.head_dims)
             and digest(kernel) == self.digest
         )
 

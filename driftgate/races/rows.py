@@ -84,7 +84,7 @@ def names(judged: Judged, kind: str, buffer: str, known: Collection[KnownFinding
     job = judged.job
     if job.candidate:
         return ()
-    return tuple(k.issue for k in known if k.covers(job.kernel, job.spec.name, kind, buffer))
+    return tuple(k.issue for k in known if k.covers(job.kernel, job.spec.name, job.shape.head_dim, kind, buffer))
 
 
 def verdict(check: str, rows: Sequence[Row], refused: int, strict_kernels: bool, command: str) -> Verdict:

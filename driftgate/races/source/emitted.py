@@ -26,6 +26,7 @@ def codegen_rows(
     for row in rows:
         if row["verdict"] == "fail":
             # The order of merge is the order of accesses to its LSE.
-            row["known"] = [k.issue for k in known if k.covers(row["kernel"], row["target"], CODEGEN, "S")]
+            place = row["kernel"], row["target"], row["head_dim"]
+            row["known"] = [k.issue for k in known if k.covers(*place, CODEGEN, "S")]
             row["verdict"] = KNOWN if row["known"] else "drift"
     return rows
