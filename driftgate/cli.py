@@ -112,13 +112,19 @@ def _add_races(parser: argparse.ArgumentParser) -> None:
 
 def _races(parsed: argparse.Namespace) -> int:
     from driftgate.races.command import run
-    from driftgate.races.request import request
+    from driftgate.races.request import DEFAULT_OUT, request
+    from driftgate.report.result import discard
 
     given = {
         name: value for name, value in vars(parsed).items() if name not in ("run", "kernels") and value is not None
     }
     known = importlib.import_module("fixtures.known_kernels")
-    return run(request(parsed.kernels, **given), known.findings()).exit_code
+    try:
+        asked = request(parsed.kernels, **given)
+    except DriftgateError:
+        discard(Path(given.get("out", DEFAULT_OUT)))
+        raise
+    return run(asked, known.findings()).exit_code
 
 
 def _gate(parsed: argparse.Namespace) -> int:

@@ -295,10 +295,13 @@ def test_what_cannot_be_is_one_line(
     out: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(out.parent)
+    out.mkdir()
+    (out / "result.json").write_text('{"verdict": "pass"}')
     assert main(["races", *words, "--out", str(out)]) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1 and said.startswith("driftgate: ")
+    assert not (out / "result.json").exists() or json.loads((out / "result.json").read_text())["verdict"] == "usage"
 
 
 CANDIDATE_ERRORS = {
@@ -319,11 +322,21 @@ def test_a_candidate_that_is_none(
     assert message in said and said.count("\n") == 1
 
 
-def test_a_candidate_that_does_not_import(out: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file.write_text("import nothing_of_this_name")
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("def f(:", "SyntaxError"),
+    ],
+)
+def test_a_candidate_that_does_not_import(
+    out: Path, file: Path, text: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(text)
     assert main(["races", "merge", "--candidate", f"{file}:f", "--out", str(out)]) == 2
     said = capsys.readouterr().err
-    assert "does not import: ModuleNotFoundError" in said and said.count("\n") == 1
+    assert f"does not import: {error}" in said and said.count("\n") == 1
 
 
 KERNEL_ERRORS = {

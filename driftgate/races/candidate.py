@@ -46,7 +46,7 @@ def candidate(text: str, shape: Shape, spec: TargetSpec) -> Any:
         raise UsageError(f"--candidate {text}: {name} asks for {missing[0]}; it is given {', '.join(offered)}")
     try:
         function = found(**{p.name: offered[p.name] for p in parameters if p.name in offered})
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"--candidate {text}: {name} fails: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(function, PrimFunc):
         raise UsageError(f"--candidate {text}: {name} returns {type(function).__name__}, not a PrimFunc")
@@ -65,7 +65,7 @@ def _attribute(file: Path, name: str) -> Any:
     sys.modules[spec.name] = module  # TVMScript reads the source of what it parses from the module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a file that exits with 0 would pass for a clean kernel
         raise UsageError(f"--candidate: {file} does not import: {type(error).__name__}: {first_line(error)}") from error
     if not hasattr(module, name):
         names = sorted(n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n)))

@@ -14,6 +14,7 @@ from driftgate.target import DTYPES, NAMES, TargetSpec, resolve
 
 HEAD_DIMS = "512,256,128,64"
 MOST_LANES = 1024
+DEFAULT_OUT = "driftgate-out"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def request(
     source: bool = False,
     prove: bool = False,
     strict: bool = False,
-    out: str = "driftgate-out",
+    out: str = DEFAULT_OUT,
 ) -> Request:
     """The request that these texts make. Raises UsageError, one line, for what cannot be."""
     for kernel in kernels:
