@@ -145,9 +145,11 @@ class Gate:
         return [done[job] for job in jobs]
 
     def record(self, verdict: Verdict) -> Verdict:
-        """Write ``verdict`` down; a failing one with the command that reproduces it and its likely causes."""
+        """Write ``verdict`` down; a failing one with its likely causes and, unless it brings a command that shows it
+        sooner, the one that runs its check again."""
         if verdict.outcome is not Outcome.PASS:
-            evidence = {**verdict.evidence, "reproduce": self.reproduce(verdict.check)}
+            evidence = {**verdict.evidence}
+            evidence.setdefault("reproduce", self.reproduce(verdict.check))
             if verdict.outcome is Outcome.DRIFT and (causes := self.likely_causes(self, verdict)):
                 evidence["likely_causes"] = list(causes)
             verdict = dataclasses.replace(verdict, evidence=evidence)

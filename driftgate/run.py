@@ -12,6 +12,7 @@ from driftgate.checks import sentinel as sentinel_check
 from driftgate.checks.verdict import Verdict
 from driftgate.gate import Gate
 from driftgate.isolation import flow
+from driftgate.options import KERNEL_CHECKS
 
 SENTINEL_RUNS = 10
 """Prefills under the sentinel: what strikes one kernel call in ten is seen, and it takes seconds."""
@@ -53,18 +54,12 @@ def isolate(gate: Gate) -> Verdict:
 
 def races(gate: Gate) -> Verdict:
     """C: every GPU kernel of the model's shape, access by access."""
-    from driftgate.races.rows import known_seen
-    from driftgate.report.result import Known
-
-    known = gate.known_kernels()
-    for name, figures in known_seen(gate.kernels, known).items():
-        gate.record_known(Known(name, "fails", figures))
-    return kernels_check.races(gate.kernels, known)
+    return _with_known(gate, kernels_check.races(gate.kernels, gate.known_kernels()))
 
 
 def limits(gate: Gate) -> Verdict:
     """L: the same kernels against the limits of their target."""
-    return kernels_check.limits(gate.kernels, gate.known_kernels())
+    return _with_known(gate, kernels_check.limits(gate.kernels, gate.known_kernels()))
 
 
 def codegen(gate: Gate) -> Verdict:
@@ -74,4 +69,14 @@ def codegen(gate: Gate) -> Verdict:
     job = gate.kernels[0].job
     names = [judged.job.kernel for judged in gate.kernels]
     rows = codegen_rows(job.spec, [job.shape], names, gate.known_kernels(), formal=False)
-    return kernels_check.codegen(rows, gate.kernels)
+    return _with_known(gate, kernels_check.codegen(rows, gate.kernels))
+
+
+def _with_known(gate: Gate, verdict: Verdict) -> Verdict:
+    """``verdict``, the known defects of its rows written down with those of the kernel checks before it."""
+    from driftgate.races.rows import known_seen
+
+    judged = [v for v in gate.result.verdicts if v.check in KERNEL_CHECKS]
+    for known in known_seen([*judged, verdict]):
+        gate.record_known(known)
+    return verdict

@@ -14,8 +14,16 @@ import driftgate
 from driftgate.cli import main
 from driftgate.outcome import Outcome, UsageError
 from driftgate.races import command
+from driftgate.races import judge as judging
+from driftgate.races.candidate import candidate
+from driftgate.races.catalog import KERNELS as KERNEL_NAMES
+from driftgate.races.catalog import Shape, build
+from driftgate.races.fit import check_fit
+from driftgate.races.inputs import setups
 from driftgate.races.judge import Judged, judge
+from driftgate.races.lowering import lower
 from driftgate.races.request import request
+from driftgate.target import TargetSpec
 from fixtures.known_kernels import findings
 
 SCHEMA = json.loads((Path(driftgate.__file__).parent / "report/schema.json").read_text())
@@ -32,6 +40,9 @@ def unsynchronised(heads, head_dim, dtype):
 
 def unguarded(heads, head_dim, dtype):
     return merge_kernels.unguarded(heads, head_dim, dtype, resolve("metal"))
+
+def as_shipped(heads, head_dim, dtype):
+    return merge_kernels.as_shipped(heads, head_dim, dtype, resolve("metal"))
 
 def asks(for_more):
     return None
@@ -89,6 +100,68 @@ def stranger():
                 Q[t] = Q[t] + T.float16(1)
     return kernel
 
+def atomic():
+    @T.prim_func(s_tir=True)
+    def kernel(s: T.handle):
+        T.func_attr({"tirx.is_scheduled": True})
+        S = T.match_buffer(s, (64,), "float32")
+        for t in T.thread_binding(64, thread="threadIdx.x"):
+            with T.sblock("b"):
+                T.evaluate(T.call_intrin("float32", "tirx.atomic_add", T.address_of(S[t]), T.float32(1)))
+    return kernel
+
+def out_of_scope():
+    from tvm import tirx
+
+    V = tirx.decl_buffer((64,), "float16", name="V")
+    store = tirx.BufferStore(V, tirx.const(1, "float16"), [tirx.Var("threadIdx.x", "int32")])
+    return tirx.PrimFunc([tirx.Var("v", "handle")], store)
+
+def wider():
+    @T.prim_func(s_tir=True)
+    def kernel(v: T.handle):
+        T.func_attr({"tirx.is_scheduled": True})
+        V = T.match_buffer(v, (3, 8, 64), "float32")
+        for t in T.thread_binding(64, thread="threadIdx.x"):
+            with T.sblock("b"):
+                V[0, 0, t] = V[0, 0, t] + T.float32(1)
+    return kernel
+
+def for_32():
+    @T.prim_func(s_tir=True)
+    def kernel(v: T.handle):
+        T.func_attr({"tirx.is_scheduled": True})
+        N = T.int32()
+        V = T.match_buffer(v, (N, 8, 32), "float16")
+        for b in T.thread_binding(N, thread="blockIdx.x"):
+            for t in T.thread_binding(32, thread="threadIdx.x"):
+                with T.sblock("b"):
+                    V[b, 0, t] = V[b, 0, t] + T.float16(1)
+    return kernel
+
+def for_128():
+    @T.prim_func(s_tir=True)
+    def kernel(v: T.handle):
+        T.func_attr({"tirx.is_scheduled": True})
+        V = T.match_buffer(v, (3, 8, 128), "float16")
+        for t in T.thread_binding(128, thread="threadIdx.x"):
+            with T.sblock("b"):
+                V[0, 0, t] = V[0, 0, t] + T.float16(1)
+    return kernel
+
+"""
+
+
+RACY = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def kernel(v: T.handle):
+    T.func_attr({"tirx.is_scheduled": True})
+    V = T.match_buffer(v, (3, 8, 64), "float16")
+    for t in T.thread_binding(64, thread="threadIdx.x"):
+        with T.sblock("b"):
+            V[0, 0, t] = V[0, 0, 63 - t]
 """
 
 
@@ -104,11 +177,15 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def complaints(result: dict[str, Any]) -> list[str]:
+    return [error.message for error in Draft202012Validator(SCHEMA).iter_errors(result)]
+
+
 def races(out: Path, *words: str) -> tuple[int, dict[str, Any]]:
     """Exit code and result of a command that gives a verdict; the result fits the schema."""
     code = main(["races", *words, "--out", str(out)])
     result = json.loads((out / "result.json").read_text())
-    assert [e.message for e in Draft202012Validator(SCHEMA).iter_errors(result)] == []
+    assert complaints(result) == []
     assert Outcome(result["verdict"]).exit_code == code
     return code, result
 
@@ -165,7 +242,13 @@ def test_both_engines_can_be_asked(out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "kind"), [("corrected", 0, ""), ("unsynchronised", 1, "read-write"), ("unguarded", 0, "")]
+    ("name", "code", "kind"),
+    [
+        ("corrected", 0, ""),
+        ("unsynchronised", 1, "read-write"),
+        ("as_shipped", 1, "read-write"),
+        ("unguarded", 0, ""),
+    ],
 )
 def test_a_kernel_of_the_users_own(out: Path, file: Path, name: str, code: int, kind: str) -> None:
     words = ("merge", "--head-dim", "512", "--dtype", "float16", "--candidate", f"{file}:{name}")
@@ -203,6 +286,7 @@ def test_findings_as_sarif_point_into_the_source(out: Path, file: Path) -> None:
     found = json.loads((out / "races.sarif").read_text())
     (run,) = found["runs"]
     assert found["version"] == "2.1.0"
+    assert {result["ruleId"] for result in run["results"]} == {rule["id"] for rule in run["tool"]["driver"]["rules"]}
     assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {"read-write", "out-of-bounds-read"}
     for result in run["results"]:
         for place in (*result["locations"], *result["relatedLocations"]):
@@ -210,6 +294,30 @@ def test_findings_as_sarif_point_into_the_source(out: Path, file: Path) -> None:
             assert physical["region"]["startLine"] > 0
             assert not physical["artifactLocation"]["uri"].startswith("/")
     assert (out / "kernels/merge-metal-512-float16.py").read_text().count("def main_kernel") == 1
+
+
+def uris(out: Path) -> set[str]:
+    (run,) = json.loads((out / "races.sarif").read_text())["runs"]
+    places = [p for result in run["results"] for p in (*result["locations"], *result["relatedLocations"])]
+    return {place["physicalLocation"]["artifactLocation"]["uri"] for place in places}
+
+
+@pytest.mark.parametrize(("at", "uri"), [(".", "kernels/own.py"), ("elsewhere", "own.py")])
+def test_findings_in_a_kernel_of_ones_own_point_into_its_file(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, uri: str
+) -> None:
+    for folder in ("kernels", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "kernels/own.py").write_text(RACY)
+    monkeypatch.chdir(tmp_path / at)
+    words = ("merge", "--head-dim", "64", "--dtype", "float16", "--candidate", f"{tmp_path}/kernels/own.py:kernel")
+    assert races(out, *words)[0] == 1
+    assert uris(out) == {uri}
+
+
+def test_findings_in_a_file_that_a_candidate_imports_point_there(out: Path, file: Path) -> None:
+    races(out, "merge", "--head-dim", "512", "--dtype", "float16", "--candidate", f"{file}:as_shipped")
+    assert uris(out) == {"merge_kernels.py"}
 
 
 def sweep_of(out: Path, *kernels: str, **options: Any) -> Outcome:
@@ -227,6 +335,52 @@ def test_a_sweep_passes_with_what_is_known_and_fails_with_anything_else(out: Pat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("driftgate.races.request.KERNELS", ("merge", "rotary"))
         assert command.run(asked, (), line=lambda text: None) is Outcome.DRIFT
+
+
+def test_a_sweep_with_the_generated_source_knows_its_defects_too(out: Path) -> None:
+    asked = {"head_dim": "128", "dtype": "float16", "source": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("driftgate.races.request.KERNELS", ("merge",))
+        patch.setattr(command, "KERNELS", ("merge",))
+        for strict, outcome in ((False, Outcome.PASS), (True, Outcome.DRIFT)):
+            sweep = request([], out=str(out), strict=strict, **asked)
+            assert command.run(sweep, findings(), line=lambda text: None) is outcome
+            known = json.loads((out / "result.json").read_text())["known"]
+            assert known == [{"name": "gpu-merge-race", "status": "fails", "figures": {"rows": 1}}]
+
+
+def test_a_sweep_does_not_pass_over_a_kernel_that_it_cannot_read(
+    out: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer TVM may have nodes that are not supported: that is no kernel which TVM does not build."""
+    file.write_text(KERNELS)
+    build = judging.build
+
+    def newer(name: str, shape: Shape, spec: TargetSpec) -> Any:
+        return candidate(f"{file}:atomic", shape, spec) if name == "rotary" else build(name, shape, spec)
+
+    monkeypatch.setattr(judging, "build", newer)
+    with pytest.raises(UsageError, match="kernel rotary: call atomic_add is not supported by the race detector"):
+        sweep_of(out, "copy_page", "rotary")
+    found = json.loads((out / "result.json").read_text())
+    assert complaints(found) == []
+    assert (found["verdict"], len(rows(found))) == ("usage", 1), "the row before it is kept"
+
+
+@pytest.mark.parametrize("name", KERNEL_NAMES)
+def test_every_kernel_of_the_cache_fits_its_own_inputs(name: str) -> None:
+    (job,) = request([name], head_dim="64", kv_heads="2", dtype="float16").jobs
+    function = build(name, job.shape, job.spec)
+    for launch in lower(name, function, job.spec).launches:
+        check_fit(name, job.shape, job.spec, function, setups(name, job.shape, launch.kernel)[0])
+
+
+def test_a_size_without_all_its_numbers_has_to_be_a_multiple() -> None:
+    (job,) = request(["copy_page"], head_dim="64", dtype="float16").jobs
+    wide = build("copy_page", replace(job.shape, head_dim=80), job.spec)
+    (launch,) = lower("copy_page", wide, job.spec).launches
+    with pytest.raises(UsageError, match=r"pages of shape \(num_pages, 2, 1, 16, 80\) does not take the 6144 elements"):
+        check_fit("copy_page", job.shape, job.spec, wide, setups("copy_page", job.shape, launch.kernel)[0])
 
 
 def test_what_tvm_does_not_build_is_counted_and_no_pass(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,6 +415,7 @@ def test_an_interrupted_sweep_keeps_its_rows_and_is_no_pass(out: Path, monkeypat
     monkeypatch.setattr(command, "sweep", interrupted)
     assert main(["races", "rotary", "--head-dim", "512,256", "--dtype", "float16", "--out", str(out)]) == 130
     found = json.loads((out / "result.json").read_text())
+    assert complaints(found) == []
     assert (found["verdict"], len(rows(found))) == ("infra", 1)
 
 
@@ -280,7 +435,7 @@ BAD = {
     "an engine": (["merge", "--engine", "slow"], "--engine 'slow': there are fast, reference"),
     "a fence": (["merge", "--fence", "strict"], "--fence 'strict': there are practical, formal"),
     "a candidate for nothing": (["--candidate", "a.py:b"], "name one of merge, decode"),
-    "a candidate without a name": (["merge", "--candidate", "mine.py"], "write FILE.py:function"),
+    "a candidate without a name": (["merge", "--head-dim", "64", "--candidate", "mine.py"], "write FILE.py:function"),
     "a candidate that is not there": (["merge", "--candidate", "nope.py:f"], "there is no file nope.py"),
     "a shape that TVM refuses": (
         ["prefill_paged", "--head-dim", "512", "--dtype", "float32"],
@@ -305,7 +460,7 @@ def test_what_cannot_be_is_one_line(
 
 
 CANDIDATE_ERRORS = {
-    "absent": "has no absent; it has asks, corrected",
+    "absent": "has no absent; it has as_shipped, asks, corrected",
     "asks": "asks for for_more; it is given heads",
     "fails": "fails: ValueError: no such number of heads",
     "nothing": "returns int, not a PrimFunc",
@@ -334,7 +489,7 @@ def test_a_candidate_that_does_not_import(
     out: Path, file: Path, text: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(text)
-    assert main(["races", "merge", "--candidate", f"{file}:f", "--out", str(out)]) == 2
+    assert main(["races", "merge", "--head-dim", "64", "--candidate", f"{file}:f", "--out", str(out)]) == 2
     said = capsys.readouterr().err
     assert f"does not import: {error}" in said and said.count("\n") == 1
 
@@ -344,6 +499,11 @@ KERNEL_ERRORS = {
     "wide": "kernel merge",
     "serial": "kernel merge",
     "stranger": "no input is known for its buffer Q; there are S, S_other, V, V_other",
+    "atomic": "kernel merge: call atomic_add is not supported by the race detector",
+    "out_of_scope": "kernel merge does not lower for metal: ValueError: Invalid use of undefined variable threadIdx.x",
+    "wider": "kernel merge: its buffer V is float32, but has to be float16",
+    "for_32": "kernel merge: its buffer V of shape (N, 8, 32) does not take the 1536 elements of the input",
+    "for_128": "kernel merge: its buffer V of shape (3, 8, 128) does not take the 1536 elements of the input",
 }
 
 
@@ -364,7 +524,9 @@ def test_an_older_pass_does_not_stand_in_for_what_was_refused(out: Path) -> None
     assert races(out, "rotary", "--head-dim", "64", "--dtype", "float16")[0] == 0
     words = ["prefill_paged", "--head-dim", "512", "--dtype", "float32"]
     assert main(["races", *words, "--out", str(out)]) == 2
-    assert json.loads((out / "result.json").read_text())["verdict"] == "usage"
+    found = json.loads((out / "result.json").read_text())
+    assert complaints(found) == []
+    assert found["verdict"] == "usage"
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

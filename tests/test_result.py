@@ -23,6 +23,7 @@ import driftgate
 from driftgate import options
 from driftgate.checks import chunking, isolate, kernels, reference, repeat, sentinel
 from driftgate.checks.verdict import Verdict
+from driftgate.cli import main
 from driftgate.isolation.observations import (
     NONE,
     OFF_REFERENCE,
@@ -41,7 +42,7 @@ from driftgate.outcome import Outcome, UsageError, worst
 from driftgate.plan import Plan
 from driftgate.races.catalog import Shape as CacheShape
 from driftgate.races.coverage import Coverage
-from driftgate.races.judge import Job, Judged, Report
+from driftgate.races.judge import Job, Judged, Report, judge
 from driftgate.races.known import KnownFinding, digest
 from driftgate.races.limits import Excess
 from driftgate.report.result import SCHEMA, Known, ResultFile, clean
@@ -398,6 +399,13 @@ def test_known_issues_count_only_if_strict(result: ResultFile, status: str, stri
     assert read(result)["verdict"] == ("drift" if strict else "pass")
 
 
+def test_a_defect_that_shows_again_has_one_entry(result: ResultFile) -> None:
+    result.open()
+    for name, rows in (("one", 1), ("two", 1), ("one", 2)):
+        result.add_known(Known(name, "fails", {"rows": rows}))
+    assert [(k["name"], k["figures"]["rows"]) for k in read(result)["known"]] == [("one", 2), ("two", 1)]
+
+
 def test_the_header_is_written_as_it_is(result: ResultFile, header: dict[str, Any]) -> None:
     result.seconds = 1.23456
     result.open()
@@ -407,6 +415,48 @@ def test_the_header_is_written_as_it_is(result: ResultFile, header: dict[str, An
     assert {key: found[key] for key in header} == clean(header)
     assert found["plan"]["fault"]["name"] == "nan-row"
     assert sum(found["plan"]["chunks"]) == found["plan"]["tokens"] == len(found["plan"]["ids"])
+
+
+# --- the result of `driftgate races` ----------------------------------------------------------------------------------
+
+
+def of_races(folder: Path, *words: str) -> dict[str, Any]:
+    main(["races", *words, "--out", str(folder)])
+    return read(ResultFile(folder, {}, ()))
+
+
+def test_races_of_a_kernel_are_a_result_without_target_and_plan(tmp_path: Path, header: dict[str, Any]) -> None:
+    found = of_races(tmp_path, "merge", "--head-dim", "512", "--dtype", "float16", "--target", "metal,cuda", "--source")
+    assert (found["verdict"], found["complete"], found["error"]) == ("drift", True, None)
+    assert found["command"] == "driftgate races merge --target metal,cuda --head-dim 512 --dtype float16"
+    assert not {"target", "plan"} & set(found)
+    for check in found["checks"]:
+        assert {row["target"] for row in check["rows"]} == {"metal", "cuda"}
+    assert complaints({**found, **header}) == [], "with both it is a gate's"
+    a_gates = {"target": header["target"]}, {"plan": header["plan"]}, {"command": header["command"]}, {"model": {}}
+    for change in a_gates:
+        assert complaints({**found, **change}) != [], change
+    assert complaints({**found, "checks": [{**found["checks"][0], "rows": []}]}) != []
+    row = {**found["checks"][0]["rows"][0], "verdict": "fine"}
+    assert complaints({**found, "checks": [{**found["checks"][0], "rows": [row]}]}) != []
+
+
+def test_races_that_were_refused_are_a_result(tmp_path: Path) -> None:
+    found = of_races(tmp_path, "prefill_paged", "--head-dim", "512", "--dtype", "float32")
+    assert (found["verdict"], found["complete"]) == ("usage", False)
+    assert "is not built for metal" in found["error"]
+    assert {check["verdict"] for check in found["checks"]} == {"not-exercised"}
+
+
+def test_races_that_were_interrupted_are_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(jobs: Any) -> Iterator[Judged]:
+        yield judge(jobs[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("driftgate.races.command.sweep", interrupted)
+    found = of_races(tmp_path, "merge", "--head-dim", "128,512", "--dtype", "float16")
+    assert (found["verdict"], found["complete"], found["error"]) == ("infra", False, "the run was interrupted")
+    assert [row["head_dim"] for row in found["checks"][0]["rows"]] == [128]
 
 
 # --- values that JSON has no word for ---------------------------------------------------------------------------------

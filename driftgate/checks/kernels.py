@@ -35,7 +35,10 @@ def codegen(rows: Sequence[Row], judged: Sequence[Judged]) -> Verdict:
 
 
 def _for_a_gate(check: str, rows: list[Row], refused: int, judged: Sequence[Judged]) -> Verdict:
-    """A known row does not fail the check; the figures say for which target the kernels were lowered."""
+    """A known row does not fail the check; the figures say for which target the kernels were lowered.
+
+    Without a single row it is left to the gate to say how it is run again.
+    """
     job = judged[0].job
     first = next((row["kernel"] for row in rows if row["verdict"] == "drift"), job.kernel)
     shown = (
@@ -43,6 +46,6 @@ def _for_a_gate(check: str, rows: list[Row], refused: int, judged: Sequence[Judg
         f"--kv-heads {job.shape.kv_heads} --dtype {job.shape.dtype}{' --source' if check == CODEGEN else ''}"
     )
     found = verdict(check, rows, refused, False, shown)
-    evidence = {"shown_by": shown} if found.outcome is Outcome.DRIFT else {}
+    evidence = found.evidence if found.outcome is Outcome.DRIFT else {}
     message = f"{job.spec.name} kernels: {found.message}"
     return replace(found, message=message, figures={**found.figures, "judged_for": job.spec.name}, evidence=evidence)

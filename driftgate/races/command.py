@@ -17,7 +17,7 @@ from driftgate.races.request import Request
 from driftgate.races.rows import CODEGEN, KNOWN, LIMITS, RACES, Row, known_seen, limit_rows, place, race_row, verdict
 from driftgate.races.source.emitted import REFUSED, codegen_rows
 from driftgate.races.sweep import sweep
-from driftgate.report.result import Known, ResultFile, discard
+from driftgate.report.result import ResultFile, discard
 from driftgate.versions import versions
 
 Line = Callable[[str], None]
@@ -49,8 +49,7 @@ def run(request: Request, known: Collection[KnownFinding], line: Line = print) -
     except KeyboardInterrupt:
         result.fail(Outcome.INFRA, "the run was interrupted")
         raise
-    for name, figures in known_seen(judged, known).items():
-        result.known.append(Known(name, "fails", figures))
+    result.known = known_seen(result.verdicts)
     result.finished, result.seconds = True, time.monotonic() - begun
     _write_beside(request, judged)
     result.write()

@@ -13,6 +13,7 @@ from driftgate.races.catalog import Shape, build
 from driftgate.races.coverage import Coverage, coverage
 from driftgate.races.defects import DEFECT, Defect, defects
 from driftgate.races.evidence import GLOBAL_FENCE, Evidence, Setup
+from driftgate.races.fit import check_fit
 from driftgate.races.inputs import setups
 from driftgate.races.kernel import GLOBAL, Kernel, short_path
 from driftgate.races.limits import Excess, limits
@@ -99,7 +100,10 @@ class Judged:
 
 
 def judge(job: Job) -> Judged:
-    """Judge ``job``. Raises UsageError for what the caller can mend; a kernel that TVM does not build is refused."""
+    """Judge ``job``. A kernel of the catalog that TVM does not build or lower is refused.
+
+    Raises UsageError for a candidate that is none, and for any kernel with a node that cannot be judged: it names both.
+    """
     begun = time.monotonic()
     try:
         function = candidate(job.candidate, job.shape, job.spec) if job.candidate else None
@@ -107,7 +111,8 @@ def judge(job: Job) -> Judged:
             function = build(job.kernel, job.shape, job.spec)
         lowered = lower(job.kernel, function, job.spec)
     except UsageError as error:
-        if job.candidate:
+        # What TVM refuses has TVM's error as its cause. Without one the kernel is there, and left out would pass.
+        if job.candidate or error.__cause__ is None:
             raise
         return Judged(job, refused=str(error), seconds=time.monotonic() - begun)
     reports: list[Report] = []
@@ -122,6 +127,8 @@ def judge(job: Job) -> Judged:
                 f"{job.spec.max_threads_per_block}"
             )
         launches = tuple(replace(s, formal=job.fence == FORMAL) for s in setups(job.kernel, job.shape, kernel))
+        if job.candidate:
+            check_fit(job.kernel, job.shape, job.spec, function, launches[0])
         evidences = _run(job, kernel, launches)
         found = defects(kernel, evidences, job.warp)
         reports += [_report(kernel, launches, defect, job.warp) for defect in found]

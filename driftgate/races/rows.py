@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +11,7 @@ from driftgate.checks.verdict import Verdict
 from driftgate.outcome import Outcome
 from driftgate.races.judge import Judged, Report
 from driftgate.races.known import KnownFinding
+from driftgate.report.result import Known
 
 RACES, LIMITS, CODEGEN = "races", "limits", "codegen"
 KNOWN = "known"
@@ -93,7 +95,8 @@ def verdict(check: str, rows: Sequence[Row], refused: int, strict_kernels: bool,
     figures: Row = {"rows": len(rows), **counts, "not_built": refused}
     bad = counts["drift"] + (counts[KNOWN] if strict_kernels else 0)
     if not rows:
-        return Verdict(check, Outcome.NOT_EXERCISED, "no kernel was built, so none was judged", figures)
+        message = "no kernel was built, so none was judged"
+        return Verdict(check, Outcome.NOT_EXERCISED, message, figures, {"reproduce": command})
     what = {RACES: "clean of races", LIMITS: "within the limits", CODEGEN: "in order in the generated source"}[check]
     message = f"{counts['pass']} of {len(rows)} {what}"
     message += f", {counts[KNOWN]} with a known defect" if counts[KNOWN] else ""
@@ -103,13 +106,7 @@ def verdict(check: str, rows: Sequence[Row], refused: int, strict_kernels: bool,
     return Verdict(check, outcome, message, figures, {"reproduce": command} if bad else {}, list(rows))
 
 
-def known_seen(judged: Sequence[Judged], known: Collection[KnownFinding]) -> dict[str, Row]:
-    """Each known issue that showed, with how many rows have it."""
-    seen: dict[str, Row] = {}
-    for one in judged:
-        if one.refused:
-            continue
-        rows = [race_row(one, known), *limit_rows(one, known)]
-        for name in {name for row in rows for name in row.get("known", ())}:
-            seen.setdefault(name, {"rows": 0})["rows"] += 1
-    return dict(sorted(seen.items()))
+def known_seen(verdicts: Iterable[Verdict]) -> list[Known]:
+    """Each known issue that showed in ``verdicts``, with how many of their rows have it."""
+    counts = Counter(name for v in verdicts for row in v.rows or () for name in row.get("known", ()))
+    return [Known(name, "fails", {"rows": count}) for name, count in sorted(counts.items())]

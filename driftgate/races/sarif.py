@@ -58,9 +58,16 @@ def _location(access: dict[str, Any], judged: Judged, scripts: Path) -> dict[str
     uri, line = access["file"], access["source_line"]
     if uri is None:
         uri, line = f"{scripts.name}/{script_name(judged)}", access["line"]
-    elif judged.job.candidate:
-        uri = judged.job.candidate.rpartition(":")[0]
+    elif judged.job.candidate and (given := Path(judged.job.candidate.rpartition(":")[0])).name == uri:
+        # A report has the name alone; its text may also be from another file, which then stays a name.
+        uri = _below_here(given)
     return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": max(int(line), 1)}}}
+
+
+def _below_here(file: Path) -> str:
+    """``file`` as code hosts look for it, from the folder of the run; only its name where it lies elsewhere."""
+    file, here = file.resolve(), Path.cwd().resolve()
+    return file.relative_to(here).as_posix() if file.is_relative_to(here) else file.name
 
 
 def script_name(judged: Judged) -> str:

@@ -41,7 +41,7 @@ def summary_lines(gate: Gate) -> list[str]:
         lines.append(f"  {verdict.check:10} {verdict.outcome.value:{width}}  {verdict.message}")
         table = _kernels if verdict.check == ISOLATE else _judged
         lines.extend(f"  {'':10} {'':{width}}  {line}" for line in table(verdict.rows or []))
-        for label in ("shown_by", "likely_causes", "not_told_apart", "reproduce"):
+        for label in ("likely_causes", "not_told_apart", "reproduce"):
             if value := verdict.evidence.get(label):
                 shown = "; ".join(value) if isinstance(value, list) else value
                 lines.append(f"  {'':10} {'':{width}}  {label.replace('_', ' ')}: {shown}")

@@ -64,7 +64,10 @@ class ResultFile:
         self.write()
 
     def add_known(self, known: Known) -> None:
-        self.known.append(known)
+        """Write ``known`` down, in the place of an entry of the same name."""
+        names = [k.name for k in self.known]
+        at = names.index(known.name) if known.name in names else len(names)
+        self.known[at : at + 1] = [known]
         self.write()
 
     def fail(self, outcome: Outcome, message: str) -> None:
