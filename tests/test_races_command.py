@@ -550,3 +550,27 @@ def test_the_kernel_of_a_row_is_the_one_that_was_judged(out: Path) -> None:
     assert judged.found and not replace(judged, reports=()).found
     with pytest.raises(UsageError):
         judge(replace(job, candidate="nope.py:f"))
+
+
+def test_a_kernel_that_stores_nothing_is_no_pass(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, result = races(out, "merge", "--head-dim", "3", "--dtype", "float16")
+    assert (code, [row["verdict"] for row in rows(result)]) == (4, ["not-exercised"])
+    said = capsys.readouterr().out
+    assert "1 in which no store ran" in said and "clean\n" not in said
+
+
+@pytest.mark.parametrize(
+    "text", ["def f():\n    raise GeneratorExit", "f = max", "class E(Exception):\n    def __str__(self): 1/0\nraise E"]
+)
+def test_what_a_candidate_raises_is_its_own(
+    out: Path, file: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(text)
+    words = ["races", "merge", "--head-dim", "512", "--dtype", "float16", "--candidate", f"{file}:f"]
+    assert main([*words, "--out", str(out)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_findings_that_cannot_be_written_are_no_pass(out: Path) -> None:
+    (out / "races.sarif").mkdir(parents=True)
+    assert main(["races", "rotary", "--head-dim", "64", "--dtype", "float16", "--out", str(out)]) == 2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,6 @@ def candidate(text: str, shape: Shape, spec: TargetSpec) -> Any:
     """
     from tvm.tirx import PrimFunc
 
-    from driftgate.runtime import first_line
-
     file, _, name = text.rpartition(":")
     if not file or not name:
         raise UsageError(f"--candidate {text!r}: write FILE.py:function")
@@ -40,34 +40,51 @@ def candidate(text: str, shape: Shape, spec: TargetSpec) -> Any:
         **dict.fromkeys(("dtype", "v_dtype"), shape.dtype),
         "target": to_tvm(spec),
     }
-    parameters = inspect.signature(found).parameters.values()
+    with _theirs(f"--candidate {text}: {name} fails"):
+        parameters = inspect.signature(found).parameters.values()
     missing = [p.name for p in parameters if p.name not in offered and p.default is p.empty]
     if missing:
         raise UsageError(f"--candidate {text}: {name} asks for {missing[0]}; it is given {', '.join(offered)}")
-    try:
+    with _theirs(f"--candidate {text}: {name} fails"):
         function = found(**{p.name: offered[p.name] for p in parameters if p.name in offered})
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"--candidate {text}: {name} fails: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(function, PrimFunc):
         raise UsageError(f"--candidate {text}: {name} returns {type(function).__name__}, not a PrimFunc")
     return function
 
 
 def _attribute(file: Path, name: str) -> Any:
-    from driftgate.runtime import first_line
-
-    if not file.is_file():
+    try:
+        there = file.is_file()
+    except OSError:  # a name that no file can have
+        there = False
+    if not there:
         raise UsageError(f"--candidate: there is no file {file}")
     spec = importlib.util.spec_from_file_location(f"driftgate_candidate_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise UsageError(f"--candidate: {file} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # TVMScript reads the source of what it parses from the module
-    try:
+    with _theirs(f"--candidate: {file} does not import"):
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a file that exits with 0 would pass for a clean kernel
-        raise UsageError(f"--candidate: {file} does not import: {type(error).__name__}: {first_line(error)}") from error
-    if not hasattr(module, name):
-        names = sorted(n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n)))
+    found = vars(module).get(name)
+    if found is None:
+        names = sorted(n for n, value in vars(module).items() if not n.startswith("_") and callable(value))
         raise UsageError(f"--candidate: {file} has no {name}; it has {', '.join(names) or 'no functions'}")
-    return getattr(module, name)
+    return found
+
+
+@contextlib.contextmanager
+def _theirs(what: str) -> Iterator[None]:
+    """Whatever the user's own code raises is theirs to mend. A file that exits with 0 would pass for a clean kernel."""
+    from driftgate.runtime import first_line
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        try:
+            reason = first_line(error)
+        except Exception:
+            reason = "it cannot say why"
+        raise UsageError(f"{what}: {type(error).__name__}: {reason}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Collection
 
@@ -51,7 +50,7 @@ def run(request: Request, known: Collection[KnownFinding], line: Line = print) -
         raise
     result.known = known_seen(result.verdicts)
     result.finished, result.seconds = True, time.monotonic() - begun
-    _write_beside(request, judged)
+    _write_beside(request, judged, result)
     result.write()
     _say(request, judged, result, line)
     return result.outcome
@@ -94,14 +93,16 @@ def _codegen(request: Request, known: Collection[KnownFinding]) -> Verdict:
     return verdict(CODEGEN, built, len(rows) - len(built), bool(request.kernels), f"{request.command} --source")
 
 
-def _write_beside(request: Request, judged: list[Judged]) -> None:
+def _write_beside(request: Request, judged: list[Judged], result: ResultFile) -> None:
     scripts = request.out / SCRIPTS
-    with contextlib.suppress(OSError):
+    try:
         for one in judged:
             if any(report.grade == DEFECT for report in one.reports):
                 scripts.mkdir(exist_ok=True)
                 (scripts / sarif.script_name(one)).write_text(one.script + "\n")
         sarif.write(request.out / "races.sarif", judged, scripts)
+    except OSError as error:
+        result.fail(Outcome.USAGE, f"--out {request.out}: {error.filename} cannot be written: {error.strerror}")
 
 
 # What a person sees
@@ -164,8 +165,9 @@ def _class(row: Row, one: Judged) -> str:
     if row["class"]:
         report = one.found[0]
         return f"{row['class']}: {row['buffer']}, {report.width_note} ({explain.shortened(row['sites'][:2])})"
-    covered = explain.hidden(one.reports)
-    return "; ".join(covered) if covered else "clean"
+    if row["verdict"] == Outcome.NOT_EXERCISED.value:
+        return "no store ran"
+    return "; ".join(explain.hidden(one.reports)) or "clean"
 
 
 def _proof(argued: Argued) -> str:

@@ -24,6 +24,8 @@ def race_row(judged: Judged, known: Collection[KnownFinding]) -> Row:
     found = judged.found
     covered = [names(judged, report.kind, report.buffer, known) for report in found]
     verdict = "pass" if not found else KNOWN if all(covered) else "drift"
+    if verdict == "pass" and judged.coverage and judged.coverage.stores[1] and not judged.coverage.stores[0]:
+        verdict = Outcome.NOT_EXERCISED.value
     worst = next((r for r, c in zip(found, covered, strict=True) if not c), found[0] if found else None)
     return {
         **configuration(judged),
@@ -92,7 +94,8 @@ def names(judged: Judged, kind: str, buffer: str, known: Collection[KnownFinding
 def verdict(check: str, rows: Sequence[Row], refused: int, strict_kernels: bool, command: str) -> Verdict:
     """The verdict of ``races``, ``limits`` or ``codegen``. With ``strict_kernels`` a known row counts as drift."""
     counts = {word: sum(row["verdict"] == word for row in rows) for word in ("pass", KNOWN, "drift")}
-    figures: Row = {"rows": len(rows), **counts, "not_built": refused}
+    idle = sum(row["verdict"] == Outcome.NOT_EXERCISED.value for row in rows)
+    figures: Row = {"rows": len(rows), **counts, "not_exercised": idle, "not_built": refused}
     bad = counts["drift"] + (counts[KNOWN] if strict_kernels else 0)
     if not rows:
         message = "no kernel was built, so none was judged"
@@ -101,9 +104,11 @@ def verdict(check: str, rows: Sequence[Row], refused: int, strict_kernels: bool,
     message = f"{counts['pass']} of {len(rows)} {what}"
     message += f", {counts[KNOWN]} with a known defect" if counts[KNOWN] else ""
     message += f", {counts['drift']} with another" if counts["drift"] else ""
+    message += f", {idle} in which no store ran, so nothing was judged" if idle else ""
     message += f"; {refused} configurations are not built by TVM" if refused else ""
-    outcome = Outcome.DRIFT if bad else Outcome.PASS
-    return Verdict(check, outcome, message, figures, {"reproduce": command} if bad else {}, list(rows))
+    outcome = Outcome.DRIFT if bad else Outcome.NOT_EXERCISED if idle else Outcome.PASS
+    evidence = {} if outcome is Outcome.PASS else {"reproduce": command}
+    return Verdict(check, outcome, message, figures, evidence, list(rows))
 
 
 def known_seen(verdicts: Iterable[Verdict]) -> list[Known]:

@@ -12,6 +12,7 @@ from driftgate.races.fast.arena import pointer
 from driftgate.races.fast.frame import constant
 from driftgate.races.fast.setting import GUARD, WIDEN, Setting, cast
 from driftgate.races.fast.values import Place, Value, Values, both, size_of
+from driftgate.races.fast.within import within
 from driftgate.races.kernel import (
     GLOBAL,
     LOCAL,
@@ -34,7 +35,9 @@ class Accesses(Setting):
 
     def __init__(self, kernel: Kernel, switches: bool) -> None:
         super().__init__(kernel, switches)
-        self.values = Values(kernel.name, self.load, self.variable, self.exchanged, self.scratch, self.require)
+        self.values = Values(
+            kernel.name, self.load, self.variable, self.exchanged, self.scratch, self.require, self.divisor
+        )
 
     def load(self, expr: Load, place: Place, defined: Any) -> Value:
         from tvm import tirx
@@ -70,11 +73,11 @@ class Accesses(Setting):
 
         storage, element = expr.buffer.storage, element_of(expr.buffer.dtype)
         size = bytes_of(element)
-        offset = self.local_offset(storage, place.first, size)
-        if place.contiguous:
-            value = self.arena.load(offset, expr.dtype, place.lanes)
-        else:
+        if not place.contiguous:
             raise UsageError(f"kernel {self.kernel.name}: a strided vector of a local array is not supported")
+        place = self.inside_local(expr, place, shadow.OOB_READ)[0]
+        offset = self.local_offset(storage, place.first, size)
+        value = self.arena.load(offset, expr.dtype, place.lanes)
         defined = None
         if storage in self.watched:
             per = size // self.grains[storage]
@@ -100,7 +103,7 @@ class Accesses(Setting):
             self.require(defined, stmt.site)
             found = self.values.value(stmt.value)
             if storage.scope == LOCAL:
-                self.local_store(storage, place, found, stmt.value.dtype)
+                self.local_store(stmt, place, found)
                 return
             self.require(found.defined, stmt.site)
             if self.switches:
@@ -121,12 +124,39 @@ class Accesses(Setting):
                 with T.Else():
                     self.fault(shadow.OOB_WRITE, stmt.site, place.first)
 
-    def local_store(self, storage: Storage, place: Place, found: Value, dtype: str) -> None:
-        from tvm import tirx
+    def local_store(self, stmt: Store, place: Place, found: Value) -> None:
         from tvm.script.ir_builder import tirx as T
 
         if not place.contiguous:
             raise UsageError(f"kernel {self.kernel.name}: a strided vector of a local array is not supported")
+        place, fits = self.inside_local(stmt, place, shadow.OOB_WRITE)
+        if fits is None:
+            self.local_write(stmt.buffer.storage, place, found, stmt.value.dtype)
+            return
+        with T.If(fits), T.Then():
+            self.local_write(stmt.buffer.storage, place, found, stmt.value.dtype)
+
+    def inside_local(self, access: Load | Store, place: Place, kind: int) -> tuple[Place, Any]:
+        """Where an access to a thread's own array goes, the begin of the array where it would leave it; and the
+        condition that it does not, None where that is certain. Emits the finding."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        storage, dtype = access.buffer.storage, access.buffer.dtype
+        if within(access.index, self.ranges, (storage.bytes or 0) // size_of(dtype)):
+            return place, None
+        elements = constant((storage.bytes or 0) // bytes_of(dtype))
+        last = place.first + constant(place.lanes - 1)
+        fits = T.bind(tirx.And(place.first >= constant(0), last < elements))
+        with T.If(tirx.Not(fits)), T.Then():
+            self.fault(kind, access.site, place.first)
+        first = T.bind(tirx.Select(fits, place.first, constant(0)))
+        return Place(first, place.stride, place.lanes, place.contiguous), fits
+
+    def local_write(self, storage: Storage, place: Place, found: Value, dtype: str) -> None:
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
         size = bytes_of(dtype)
         self.arena.store(self.local_offset(storage, place.first, size), found.tir, dtype)
         if storage in self.watched:
@@ -167,6 +197,17 @@ class Accesses(Setting):
         for prime, var in zip(_PRIMES, self.loops, strict=False):
             mixed = mixed + cast("int64", var) * constant(prime)
         return fields + ((mixed & constant(0xFFFF)) << constant(shadow.INSTANCE))
+
+    def divisor(self, value: Any) -> Any:
+        """``value``, an integer to divide by, and a finding where it is 0: the processor would end the program."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        held = T.bind(value)
+        zero = held == tirx.IntImm(str(held.ty), 0)
+        with T.If(zero), T.Then():
+            self.fault(shadow.DIVIDED, 0, constant(-1))
+        return T.bind(tirx.Select(zero, tirx.IntImm(str(held.ty), 1), held))
 
     # What a thread keeps from one item to the next
 

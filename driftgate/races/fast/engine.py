@@ -117,6 +117,10 @@ class Program:
         conflicts, faults = [], []
         begun = starts[: control[words.BLOCK]]
         for row in table[shadow.HEAD :].reshape(-1, shadow.ROW)[: table[0]].tolist():
+            if row[0] == shadow.DIVIDED:
+                raise UsageError(
+                    f"kernel {self.kernel.name}: an integer is divided by 0 in {row[3]} places of a launch"
+                )
             if row[0] in _FAULTS:
                 thread, block, _, site = _who(row[4], begun)
                 faults.append(Fault(_FAULTS[row[0]], site, thread, block, row[6], row[3]))

@@ -144,6 +144,7 @@ class _Instrument(Statements):
 
         stmt = item.statement
         if isinstance(stmt, For):
+            self.note_range(stmt)
             start, extent = self.agreed((stmt.start, stmt.extent), stmt.site)
             with T.serial(start, start + extent) as var, self.inside(var):
                 self.uniform[stmt.var] = var

@@ -12,6 +12,7 @@ from driftgate.races.fast.defined import watched
 from driftgate.races.fast.frame import Frame, constant
 from driftgate.races.fast.regions import crossing, cut
 from driftgate.races.fast.values import size_of
+from driftgate.races.fast.within import Range
 from driftgate.races.kernel import (
     LOCAL,
     SHARED,
@@ -54,6 +55,8 @@ class Setting:
         self.known: dict[Storage | Var | Shuffle, int] = {}
         self.uniform: dict[Var, Any] = {}
         self.loops: list[Any] = []
+        self.ranges: dict[Var, Range] = {var: (0, extent - 1) for var, extent in kernel.block}
+        """Of variables whose bounds are constant."""
         self.thread: Any = None
         self.now: Any = None
         self.device_now: Any = None

@@ -7,7 +7,8 @@ slot  content
 ====  =========================================================================================
 0, 1  two writers of the latest epoch in which the cell was written, as far apart as there were
 2, 3  two readers of the latest epoch in which it was read, as far apart as there were
-4, 5  device memory only: the first writer and the first reader of the launch
+4     the last writer
+5, 6  device memory only: the first writer and the first reader of the launch
 ====  =========================================================================================
 
 Two slots are enough for every warp width at once. How far two threads are apart, ``a ^ b``, has for its highest bit an
@@ -30,7 +31,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-SHARED_SLOTS, GLOBAL_SLOTS = 4, 6
+SHARED_SLOTS, GLOBAL_SLOTS = 5, 7
 EPOCH, INSTANCE, SITE, CHANGED = 39, 23, 11, 10
 """Position of the lowest bit of each field of a record; the thread has bits 0 to 9."""
 MAX_THREADS, MAX_SITES, MAX_EPOCHS = 1 << 10, 1 << 12, 1 << 24
@@ -40,7 +41,7 @@ HEAD, ROW, ROWS = 8, 10, 2000
 READ_THEN_WRITE, WRITE_THEN_READ, TWO_WRITES = 0, 1, 2
 BETWEEN_BLOCKS = 3
 """Added to the three above."""
-OOB_READ, OOB_WRITE, UNDEFINED, DIVERGED = 10, 11, 12, 13
+OOB_READ, OOB_WRITE, UNDEFINED, DIVERGED, DIVIDED = 10, 11, 12, 13, 14
 
 
 @cache
@@ -121,12 +122,13 @@ def functions() -> dict[Any, Any]:
             for lane in T.serial(lanes):
                 for part in T.serial(per):
                     c: T.let[T.int64] = ((first + lane * stride) * per + part) * slots
-                    if s[c] == T.int64(0) or (slots == T.int64(4) and (s[c] >> 39) < start):
+                    if s[c] == T.int64(0) or (slots == T.int64(5) and (s[c] >> 39) < start):
                         Helpers.note(table, T.int64(12), record, record, c // slots, T.int64(0), T.int64(0), T.int64(0))
                     if (s[c] ^ record) >> 39 == T.int64(0):
+                        # What a thread wrote last itself it reads; what others wrote since the epoch began it does not.
+                        if ((s[c + 4] ^ record) & T.int64(1023)) != T.int64(0):
+                            t[4] = T.int64(1)
                         if ((s[c] ^ record) & T.int64(1023)) != T.int64(0):
-                            if s[c + 1] == T.int64(0) or ((s[c + 1] ^ record) & T.int64(1023)) != T.int64(0):
-                                t[4] = T.int64(1)
                             Helpers.note(
                                 table, T.int64(1), s[c], record, c // slots,
                                 (s[c] >> 10) & T.int64(1), T.int64(0), (s[c] ^ record) & T.int64(1023),
@@ -136,14 +138,14 @@ def functions() -> dict[Any, Any]:
                                 table, T.int64(1), s[c + 1], record, c // slots,
                                 (s[c + 1] >> 10) & T.int64(1), T.int64(0), (s[c + 1] ^ record) & T.int64(1023),
                             )  # fmt: skip
-                    if slots > T.int64(4):
-                        if s[c + 4] != T.int64(0) and (s[c + 4] >> 39) < start:
+                    if slots > T.int64(5):
+                        if s[c + 5] != T.int64(0) and (s[c + 5] >> 39) < start:
                             Helpers.note(
-                                table, T.int64(4), s[c + 4], record, c // slots,
-                                (s[c + 4] >> 10) & T.int64(1), T.int64(0), T.int64(0),
+                                table, T.int64(4), s[c + 5], record, c // slots,
+                                (s[c + 5] >> 10) & T.int64(1), T.int64(0), T.int64(0),
                             )  # fmt: skip
-                        if s[c + 5] == T.int64(0):
-                            s[c + 5] = record
+                        if s[c + 6] == T.int64(0):
+                            s[c + 6] = record
                     if (s[c + 2] ^ record) >> 39 != T.int64(0):
                         s[c + 2] = record
                         s[c + 3] = T.int64(0)
@@ -157,7 +159,9 @@ def functions() -> dict[Any, Any]:
                 for lane in T.serial(lanes):
                     for part in T.serial(per):
                         cell: T.let[T.int64] = (first + lane * stride) * per + part
-                        if (s[cell * slots] ^ record) >> 39 != T.int64(0):
+                        if (s[cell * slots] ^ record) >> 39 != T.int64(0) or (
+                            (s[cell * slots + 4] ^ record) & T.int64(1023)
+                        ) == T.int64(0):
                             for byte in T.serial(grain):
                                 b[cell * grain + byte] = d[cell * grain + byte]
 
@@ -224,13 +228,16 @@ def functions() -> dict[Any, Any]:
                                 table, T.int64(0), s[c + 3], now, cell, t[5], T.int64(0),
                                 (s[c + 3] ^ now) & T.int64(1023),
                             )  # fmt: skip
-                    if slots > T.int64(4):
-                        if s[c + 4] != T.int64(0) and (s[c + 4] >> 39) < start:
-                            Helpers.note(table, T.int64(5), s[c + 4], now, cell, t[3], T.int64(0), T.int64(0))
+                    if slots > T.int64(5):
                         if s[c + 5] != T.int64(0) and (s[c + 5] >> 39) < start:
-                            Helpers.note(table, T.int64(3), s[c + 5], now, cell, t[5], T.int64(0), T.int64(0))
-                        if s[c + 4] == T.int64(0):
-                            s[c + 4] = now
+                            Helpers.note(table, T.int64(5), s[c + 5], now, cell, t[3], T.int64(0), T.int64(0))
+                        if s[c + 6] != T.int64(0) and (s[c + 6] >> 39) < start:
+                            Helpers.note(table, T.int64(3), s[c + 6], now, cell, t[5], T.int64(0), T.int64(0))
+                        if s[c + 5] == T.int64(0):
+                            s[c + 5] = now
+                        else:
+                            # It stands for later writers too, one of which may be the one that changes the bytes.
+                            s[c + 5] = s[c + 5] | (t[5] << 10)
                     if (s[c] ^ now) >> 39 != T.int64(0):
                         s[c] = now
                         s[c + 1] = T.int64(0)
@@ -241,6 +248,9 @@ def functions() -> dict[Any, Any]:
                             if s[c + 1] == T.int64(0) or ((s[c] ^ now) & T.int64(1023)) > (
                                 (s[c] ^ s[c + 1]) & T.int64(1023)
                             ):
-                                s[c + 1] = now
+                                s[c + 1] = now | (s[c + 1] & T.int64(1024))
+                            else:
+                                s[c + 1] = s[c + 1] | (t[5] << 10)
+                    s[c + 4] = now
 
     return dict(Helpers.functions.items())

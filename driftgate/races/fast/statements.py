@@ -15,6 +15,7 @@ from driftgate.races.fast.setting import UNGUARD, cast
 from driftgate.races.fast.values import Value, both
 from driftgate.races.kernel import (
     Bind,
+    Const,
     For,
     If,
     Seq,
@@ -95,6 +96,7 @@ class Statements(Accesses):
         start, extent = self.values.value(stmt.start), self.values.value(stmt.extent)
         self.require(both(start.defined, extent.defined), stmt.site)
         outer = dict(self.values.bound)
+        self.note_range(stmt)
         with T.serial(start.tir, start.tir + extent.tir) as var, self.inside(var):
             self.values.bound[stmt.var] = Value(var)
             self.body(stmt.body)
@@ -119,6 +121,12 @@ class Statements(Accesses):
             self.values.bound = dict(outer)
             ask()
         self.values.bound = outer
+
+    def note_range(self, stmt: For) -> None:
+        """Remember the bounds of a loop with constant ones; its variable is used in its body alone."""
+        if isinstance(stmt.start, Const) and isinstance(stmt.extent, Const):
+            first = int(stmt.start.value)
+            self.ranges[stmt.var] = (first, first + int(stmt.extent.value) - 1)
 
     @contextlib.contextmanager
     def inside(self, var: Any) -> Iterator[None]:

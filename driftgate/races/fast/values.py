@@ -74,10 +74,11 @@ class Values:
         exchanged: Callable[[Shuffle], Value],
         scratch: Callable[[str], tuple[Callable[[], Any], Callable[[Any], None]]],
         require: Callable[[Any, int], None],
+        divisor: Callable[[Any], Any],
     ) -> None:
         self.name = name
         self.load, self.variable, self.exchanged = load, variable, exchanged
-        self.scratch, self.require = scratch, require
+        self.scratch, self.require, self.divisor = scratch, require, divisor
         self.bound: dict[Var, Value] = {}
 
     def value(self, expr: Expr) -> Value:
@@ -90,13 +91,17 @@ class Values:
                 return Value(_constant(expr))
             case Var():
                 return self.bound[expr] if expr in self.bound else self.variable(expr)
-            case Op(name="and" | "or") if _loads(expr.args[1]):
+            case Op(name="and" | "or") if _acts(expr.args[1]):
                 left, right = expr.args
                 yes, no = Const("bool", 1), Const("bool", 0)
                 sides = (right, no) if expr.name == "and" else (yes, right)
                 return self.value(Choice(expr.dtype, left, *sides))
             case Op():
                 args = [self.value(arg) for arg in expr.args]
+                if _divides(expr):
+                    if lanes_of(expr.dtype) > 1:
+                        raise UsageError(f"kernel {self.name}: a vector divided by a variable is not supported")
+                    args[1] = Value(self.divisor(args[1].tir), args[1].defined)
                 return Value(_OPERATORS[expr.name](*(a.tir for a in args)), both(*(a.defined for a in args)))
             case Call():
                 args = [self.value(arg) for arg in expr.args]
@@ -161,7 +166,7 @@ class Values:
         from tvm.script.ir_builder import tirx as T
 
         condition = self.value(expr.condition)
-        if not (_loads(expr.then) or _loads(expr.otherwise)):
+        if not (_acts(expr.then) or _acts(expr.otherwise)):
             then, other = self.value(expr.then), self.value(expr.otherwise)
             pick = tirx.Select if lanes_of(expr.condition.dtype) > 1 else tirx.if_then_else
             yes = tirx.IntImm("bool", 1)
@@ -203,8 +208,17 @@ class Values:
         return load()
 
 
-def _loads(expr: Expr) -> bool:
-    return any(isinstance(part, Load) for part in walk(expr))
+def _acts(expr: Expr) -> bool:
+    """Whether evaluating ``expr`` emits a check, which must not run where the expression would not."""
+    return any(isinstance(part, Load) or _divides(part) for part in walk(expr))
+
+
+def _divides(expr: Expr) -> bool:
+    """Whether it is an integer division by what may be 0."""
+    if not isinstance(expr, Op) or expr.name not in ("//", "%", "trunc%", "/"):
+        return False
+    by = expr.args[1].value if isinstance(expr.args[1], Broadcast) else expr.args[1]
+    return element_of(expr.dtype).startswith(("int", "uint")) and not (isinstance(by, Const) and by.value != 0)
 
 
 def reads_shared(expr: Expr) -> bool:
