@@ -72,12 +72,12 @@ def answer() -> None:
 
     import models
     from models import huggingface
-    from models.gemma3 import build
-    from models.gemma3.presets import CONFIG_270M
+    from models.family import FAMILIES
+    from models.gemma3.presets import FIELDS_270M
 
     torch.set_num_threads(THREADS)
     preset = models.find("gemma3-270m")
-    model = huggingface.filled(build.huggingface(CONFIG_270M), preset.arrays(0), "float32")
+    model = huggingface.filled(FAMILIES["gemma3"].huggingface(FIELDS_270M), preset.arrays(0), "float32")
     for line in sys.stdin:
         tokens, last_only = json.loads(line)
         ids = preset.prompt(tokens, 0)

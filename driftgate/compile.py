@@ -18,24 +18,29 @@ log = logging.getLogger(__name__)
 
 
 @cache
-def model_library(model: Model, spec: TargetSpec, dtype: str) -> Path:
-    """The compiled library of ``model``, from the cache where it is there. Raises InfraError if TVM refuses it."""
+def model_library(model: Model, spec: TargetSpec, dtype: str, whole: bool = False) -> Path:
+    """The compiled library of ``model``, from the cache where it is there. Raises InfraError if TVM refuses it.
+
+    On a CPU only those of its functions are compiled that a session calls, which takes half the time; ``whole``
+    compiles them all.
+    """
     target = to_tvm(spec)
     module = guarded(f"{model.name} cannot be built for {spec.name}", lambda: model.module(target, dtype))
-    return library(module, spec, f"{model.name}-{spec.name}-{dtype}", lambda: lowered(module, spec))
+    name = f"{model.slug}-{spec.name}-{dtype}"
+    if whole or spec.is_gpu:
+        return library(module, spec, name, lambda: lowered(module, spec))
+    return library(module, spec, f"{name}-called", lambda: lowered(module, spec, _called), "called")
 
 
 def edited_library(model: Model, spec: TargetSpec, dtype: str, name: str, edit: Callable[[Any], Any], key: str) -> Path:
     """The library of ``model`` with ``edit`` applied to its lowered functions: a fault, say. ``key`` tells edits apart.
 
-    For a CPU. Only what a session calls is compiled, which takes half the time.
+    For a CPU.
     """
-    from driftgate.runtime import CALLED
-
     target = to_tvm(spec)
     module = guarded(f"{model.name} cannot be built for {spec.name}", lambda: model.module(target, dtype))
-    label = f"{model.name}-{spec.name}-{dtype}-{name}"
-    return library(module, spec, label, lambda: lowered(module, spec, lambda mod: edit(_only(mod, CALLED))), key)
+    label = f"{model.slug}-{spec.name}-{dtype}-{name}"
+    return library(module, spec, label, lambda: lowered(module, spec, lambda mod: edit(_called(mod))), key)
 
 
 def lowered(module: Any, spec: TargetSpec, edit: Callable[[Any], Any] = lambda mod: mod) -> Any:
@@ -50,9 +55,11 @@ def lowered(module: Any, spec: TargetSpec, edit: Callable[[Any], Any] = lambda m
     return tvm.compile(module, target, relax_pipeline=cpu_pipeline(target, edit=edit))
 
 
-def _only(module: Any, names: frozenset[str]) -> Any:
-    """``module`` with the VM functions ``names``, and of the others those that they call."""
+def _called(module: Any) -> Any:
+    """``module`` with the VM functions that a session calls, and of the others those that they call."""
     import tvm
+
+    from driftgate.runtime import CALLED as names
 
     called: set[str] = set()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftgate.checks.verdict import Verdict
+from driftgate.kernels import softcap
 from driftgate.kernels.replacements import SINGLE_WRITER
 from driftgate.model import Arrays, Model, check_arrays
 from driftgate.observe import Progress
@@ -191,6 +192,7 @@ def open_gate(
     target = resolve(settings.target)
     dtype = settings.dtype or default_dtype(target, model.shape.head_dim)
     check_dtype(target, dtype, model.shape.head_dim)
+    softcap.check(model.shape.softcap, target, model.name)
     corrections = tuple(preset.corrections.get(target.name, ()))
     if ISOLATE in settings.checks and settings.runs < 2:
         raise UsageError(f"--runs {settings.runs}: isolation compares identical prefills, so it takes two or more")

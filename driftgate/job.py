@@ -35,6 +35,8 @@ class Job:
     """Create the cache with ``support_sliding_window = 1``: a window over all layers, RoPE applied inline."""
     exchange_trees: bool
     """See ``seam.Seam``."""
+    softcap: float | None
+    """Cap of the attention scores, if the model has one."""
     sync: str
     """``none``; ``call``: wait for the device after every VM call; ``kernel``: around every cache kernel as well."""
     seed: int

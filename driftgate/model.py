@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ class Shape:
     vocab: int
     capacity: int
     """Tokens that the preset's cache holds."""
+    softcap: float | None = None
+    """Cap of the attention scores, if the model has one."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,11 @@ class Model:
     """A safetensors file that holds ``arrays`` as they are, where there is one."""
     preset: Mapping[str, str] = field(default_factory=dict)
     """Option values that this model sets, as a flag would give them."""
+
+    @property
+    def slug(self) -> str:
+        """The name as a part of a file's name."""
+        return re.sub(r"[^A-Za-z0-9.]+", "-", self.name).strip("-.")[-60:]
 
     def plan(self, name: str) -> PlanPreset:
         if name not in self.plans:

@@ -59,14 +59,17 @@ class CacheConfig:
     """0 none, 1 normal (rotary turns q and k), 2 inline (the attention kernels do)."""
     rope_scale: float
     rope_theta: float
+    softcap: float | None = None
+    """Cap of the attention scores, which the constructor is not told."""
 
     @classmethod
-    def of(cls, args: tuple[Any, ...]) -> CacheConfig:
+    def of(cls, args: tuple[Any, ...], softcap: float | None = None) -> CacheConfig:
         """Read the constructor's arguments."""
         sizes = [int(n) for n in args[0]]
         heads, kv_heads, head_dim, v_head_dim = (int(args[i]) for i in range(2, 6))
         window = sizes[5] if len(sizes) > 5 and 3 in [int(kind) for kind in args[6]] else None
-        return cls(heads, kv_heads, head_dim, v_head_dim, window, int(args[8]), float(args[9]), float(args[10]))
+        rope = int(args[8]), float(args[9]), float(args[10])
+        return cls(heads, kv_heads, head_dim, v_head_dim, window, *rope, softcap)
 
 
 Swap = Callable[[CacheConfig, Kernel], Kernel]
@@ -93,6 +96,8 @@ class Seam:
     """Wrappers of VM builtins by global name, innermost first."""
     exchange_trees: bool = False
     """Put the two tree kernels where the constructor expects them (see ``TREE_ARGUMENTS``)."""
+    softcap: float | None = None
+    """Cap of the attention scores, if the model has one: references need to know."""
     kernels: dict[str, Kernel] = field(default_factory=dict)
     """After construction of a cache: the functions it holds, swaps applied, wrappers not."""
     config: CacheConfig | None = None
@@ -137,7 +142,7 @@ class Seam:
 
     def _constructor(self, original: Kernel) -> Kernel:
         def construct(*args: Any) -> Any:
-            self.config = CacheConfig.of(args)
+            self.config = CacheConfig.of(args, self.softcap)
             changed = list(args)
             if self.exchange_trees:
                 first, second = TREE_ARGUMENTS

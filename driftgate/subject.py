@@ -57,6 +57,7 @@ class Subject:
             whole_window=self.whole_window,
             plain=str(self.plain) if self.plain else None,
             exchange_trees=self.exchange_trees,
+            softcap=self.model.shape.softcap,
             sync=self.sync,
             seed=next(self.seeds),
             # Faults live outside the engine, beside it in the checkout.
@@ -110,6 +111,6 @@ def _params(model: Model, dtype: str, arrays: Arrays, work: Path) -> Path:
     from safetensors.numpy import save_file
 
     work.mkdir(parents=True, exist_ok=True)
-    path = work / f"{model.name}.safetensors"
+    path = work / f"{model.slug}.safetensors"
     save_file(dict(arrays), path)
     return path

@@ -189,7 +189,7 @@ def opened(job: Job, *attach: Callable[[Seam], None], calls: Calls | None = None
     plain = vm_calls.functions(job.plain)
     kernels = {name: how for name, how in job.swaps.items() if not name.startswith(VM)}
     seam = Seam({name: replacements.swap(name, how, swap_not_finite) for name, how in kernels.items()})
-    seam.exchange_trees = job.exchange_trees
+    seam.exchange_trees, seam.softcap = job.exchange_trees, job.softcap
     for name in set(job.swaps) - set(kernels) - {vm_name(POSITIONS)}:
         if (function := plain(name)) is None:
             raise UsageError(f"the library has no plain function for {name}")

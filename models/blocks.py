@@ -6,10 +6,14 @@ a kernel under test and is left unscheduled.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from tvm import relax
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
+
+from models.config import Rope
 
 
 class Norm(nn.Module):
@@ -52,15 +56,21 @@ def unscaled_norm(x: Tensor, eps: float) -> Tensor:
     return normalized(x.astype("float32"), eps).astype(x.dtype)
 
 
-def inverse_frequencies(dim: int, theta: float, rotated: int | None = None) -> np.ndarray:
-    """RoPE frequencies ``theta^(-2i/dim)``, float32, shape ``(dim / 2,)``; zero from pair ``rotated`` on.
+def inverse_frequencies(dim: int, rope: Rope) -> np.ndarray:
+    """RoPE frequencies ``theta^(-2i/dim) / factor``, float32 ``(dim / 2,)``; zero after the share that is turned.
 
     A zero frequency turns a pair by no angle at any position: that is "proportional" RoPE with a partial factor.
     """
-    frequencies = 1.0 / np.float32(theta) ** (np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))
-    if rotated is not None:
-        frequencies[rotated:] = 0.0
-    return frequencies.astype(np.float32)
+    frequencies = 1.0 / np.float32(rope.theta) ** (np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))
+    frequencies[int(rope.share * dim // 2) :] = 0.0
+    return (frequencies / np.float32(rope.factor)).astype(np.float32)
+
+
+def rotations(
+    positions: Tensor, dims: Mapping[str, int], ropes: Mapping[str, Rope], dtype: str
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Cosine and sine of ``positions`` (``(n,)`` int32) for each layer type of ``dims``, see ``rotation``."""
+    return {kind: rotation(positions, inverse_frequencies(dim, ropes[kind]), dtype) for kind, dim in dims.items()}
 
 
 def rotation(positions: Tensor, frequencies: np.ndarray, dtype: str) -> tuple[Tensor, Tensor]:

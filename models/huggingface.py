@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,30 @@ def logits(make: Callable[[], Any], arrays: Mapping[str, np.ndarray], ids: tuple
 
 
 def empty(model_class: Any, config: Any) -> Any:
-    """``model_class(config)`` with eager attention and parameters that nobody initialised: ``filled`` replaces them."""
+    """``model_class(config)`` with eager attention and experts; its parameters are for ``filled`` to replace."""
     from transformers.initialization import no_init_weights
 
     config._attn_implementation = "eager"
+    # The default experts have no float64.
+    config._experts_implementation = "eager"
     with no_init_weights():
         return model_class(config)
+
+
+def loaded(model_class: str, folder: Path) -> Any:
+    """The model of a checkpoint folder as HuggingFace itself loads it, float32, eager attention and experts."""
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    return getattr(transformers, model_class).from_pretrained(
+        folder,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        experts_implementation="eager",
+        local_files_only=True,
+        use_safetensors=True,
+    )
 
 
 def filled(model: Any, arrays: Mapping[str, np.ndarray], dtype: str) -> Any:

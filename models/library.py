@@ -13,7 +13,9 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 from tvm.relax.frontend.nn.llm.kv_cache import PagedKVCache, RopeMode, TIRPagedKVCache
 
+from driftgate.kernels.softcap import capped_module
 from models.blocks import part, softcap, taken
+from models.config import Config
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,23 @@ class CacheShape:
     heads: int
     kv_heads: int
     head_dim: int
-    window: int
+    window: int | None
     rope_theta: float | None = None
     """Theta of the RoPE that the cache applies; None where the model applies its own."""
+    softcap: float | None = None
+    """Cap of the attention scores, which TVM's kernels do not have: see ``driftgate.kernels.softcap``."""
+
+
+def cache_shape(config: Config) -> CacheShape:
+    """What the cache of ``config`` holds."""
+    return CacheShape(
+        config.cache_kinds,
+        config.num_attention_heads,
+        config.cache_kv_heads,
+        config.cache_head_dim,
+        config.window,
+        softcap=config.attention_softcap,
+    )
 
 
 class TextLibrary(nn.Module):
@@ -127,13 +143,16 @@ class TextLibrary(nn.Module):
             enable_disaggregation=False,
             dtype=self.dtype,
             target=self.target,
-            layer_sliding_window_size=shape.window,
+            # Without a sliding layer no kernel reads it.
+            layer_sliding_window_size=shape.window or 1,
         )
 
 
 def export(library: TextLibrary, metadata: Mapping[str, Any]) -> tvm.IRModule:
     """The IRModule of ``library``; every function takes its parameters last, packed, as ``_metadata`` lists them."""
     mod, params = library.export_tvm(nn.spec.ModuleSpec.from_raw(_spec(library), library))
+    if library.cache.softcap is not None:
+        mod = capped_module(mod, library.cache.softcap)
     listed = [{"name": name, "shape": list(p.shape), "dtype": p.dtype} for name, p in params]
     mod["_metadata"] = _constant_function(json.dumps({**metadata, "params": listed}))
     return mod

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from driftgate.compile import model_library
 from driftgate.plan import Plan, split
 from driftgate.runtime import open_session
 from driftgate.seam import Seam
@@ -14,7 +15,8 @@ from driftgate.seam import Seam
 def session(tiny):
     import tvm
 
-    return open_session(tiny.library, tiny.params, tvm.cpu(), tiny.dtype, tiny.capacity, Seam())
+    library = model_library(tiny.model, tiny.target, tiny.dtype, whole=True)
+    return open_session(library, tiny.params, tvm.cpu(), tiny.dtype, tiny.capacity, Seam())
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ NO_KEY = -5e4
 
 
 def attend(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray, scale: float
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray, scale: float, cap: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Softmax attention of ``n`` queries over ``m`` keys.
 
     ``q``: ``(n, heads, d)``; ``k``, ``v``: ``(m, kv_heads, d)``, each KV head serving ``heads / kv_heads`` query heads;
     ``visible``: bool ``(n, m)``. All float64. Returns values ``(n, heads, d_v)`` and the LSE, base 2, ``(n, heads)``:
-    ``log2(sum 2^(q.k scale log2(e)))``. A row that sees no key gets zeros and ``NO_KEY``. A key that a row does not see
-    has no part in it, whatever it holds.
+    ``log2(sum 2^(s log2(e)))`` with ``s = q.k scale``, or ``cap tanh(q.k scale / cap)``. A row that sees no
+    key gets zeros and ``NO_KEY``. A key that a row does not see has no part in it, whatever it holds.
     """
     n, heads, _ = q.shape
     group = heads // k.shape[1]
@@ -30,12 +30,15 @@ def attend(
         # Zero times NaN is NaN: rows that see different keys must not share a matrix product.
         for i in range(n):
             rows, row_lse = attend(
-                q[i : i + 1], k[visible[i]], v[visible[i]], np.ones((1, visible[i].sum()), bool), scale
+                q[i : i + 1], k[visible[i]], v[visible[i]], np.ones((1, visible[i].sum()), bool), scale, cap
             )
             out[i], lse[i] = rows[0], row_lse[0]
         return out, lse
     for head in range(heads):
-        scores = q[:, head] @ k[:, head // group].T * (scale * LOG2_E)
+        scores = q[:, head] @ k[:, head // group].T * scale
+        if cap is not None:
+            scores = cap * np.tanh(scores / cap)
+        scores *= LOG2_E
         scores[~visible] = -np.inf
         peak = scores.max(axis=1, keepdims=True)
         seen = ~np.isneginf(peak[:, 0])

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from driftgate.compile import library
+from driftgate.kernels.softcap import capped
 from driftgate.model import Shape
 from driftgate.outcome import UsageError
 from driftgate.plan import PAGE
@@ -36,7 +37,8 @@ def _sliding_prefill(shape: Shape, dtype: str) -> Any:
 
     if shape.window is None:
         raise UsageError("cpu-sliding-prefill corrects sliding layers, but the model has none")
-    return sliding_prefill.build(shape.heads, shape.kv_heads, shape.head_dim, shape.window, dtype, PAGE)
+    kernel = sliding_prefill.build(shape.heads, shape.kv_heads, shape.head_dim, shape.window, dtype, PAGE)
+    return kernel if shape.softcap is None else capped(kernel, shape.softcap)
 
 
 CORRECTIONS = {

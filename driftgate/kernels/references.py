@@ -23,7 +23,7 @@ Reference = Callable[..., None]
 def references(config: CacheConfig, rope: Rope | None = None) -> dict[str, Reference]:
     """A reference for every kernel of a cache. ``rope`` is what rotary was compiled for, where that is not plain."""
     rope = rope or Rope(config.rope_theta, config.rope_scale, config.head_dim)
-    whole, sliding = _Attention(rope, 0), _Attention(rope, config.window or 0)
+    whole, sliding = (_Attention(rope, window, config.softcap) for window in (0, config.window or 0))
     return {
         "append": append,
         "prefill_ragged": whole.ragged,
@@ -92,7 +92,7 @@ def compact_copy(pages: np.ndarray, copy_length_indptr: np.ndarray, copy_src_dst
 
 @dataclass(frozen=True)
 class _Attention:
-    """The attention kernels of one cache. ``window`` is 0 for kernels that know none.
+    """The attention kernels of one cache. ``window`` is 0 for kernels that know none; ``cap`` is of the scores.
 
     The last numbers of each call are rotary_mode (1: RoPE is applied to q and k here), rope_scale, rope_theta and
     sm_scale.
@@ -100,6 +100,7 @@ class _Attention:
 
     rope: Rope
     window: int
+    cap: float | None = None
 
     def paged(
         self, q, q_indptr, pages, page_indptr, page_values, info, k_offset, q_position, output, lse, causal, *turn
@@ -153,7 +154,7 @@ class _Attention:
             # Inline RoPE has the theta that the call names, not the cache's.
             rope = replace(self.rope, theta=float(rope_theta), scale=float(rope_scale))
             queries, k = rotated(queries, q_position[rows], rope), rotated(k, k_position, rope)
-        output[rows], lse[rows] = attend(queries, k, v, visible, float(sm_scale))
+        output[rows], lse[rows] = attend(queries, k, v, visible, float(sm_scale), self.cap)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ def plain_library(model: Model, spec: TargetSpec, dtype: str) -> Path | None:
     return library(
         module,
         spec,
-        f"{model.name}-{spec.name}-{dtype}-plain",
+        f"{model.slug}-{spec.name}-{dtype}-plain",
         lambda: tvm.compile(module, target, relax_pipeline=cpu_pipeline(target, plain=True)),
         "plain",
     )

@@ -58,7 +58,11 @@ def _schedule(sch: s_tir.Schedule, lanes: int) -> s_tir.Schedule | None:
         if info.is_injective():
             vectorise(sch, sch.get_loops(info.block_rv)[-1], lanes)
     for block in partial_sums:
-        lane, steps = [loop for loop in sch.get_loops(block)[1:] if extent(sch, loop) != 1]
+        loops = [loop for loop in sch.get_loops(block)[1:] if extent(sch, loop) != 1]
+        if len(loops) != 2:
+            # A row that is itself a part of a larger one: left to the rule behind this one.
+            return None
+        lane, steps = loops
         sch.reorder(steps, lane)
         sch.vectorize(lane)
     return sch

@@ -1,0 +1,1 @@
+"""Gemma 1: two norms a layer, no window, no cap."""

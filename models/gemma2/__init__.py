@@ -1,0 +1,1 @@
+"""Gemma 2: softcapped attention scores and logits, every other layer with a window."""
