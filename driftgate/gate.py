@@ -7,20 +7,22 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftgate.checks.verdict import Verdict
-from driftgate.kernels import softcap
+from driftgate.kernels import corrections, softcap
+from driftgate.kernels.corrections import CORRECTIONS, Chunks
 from driftgate.kernels.replacements import SINGLE_WRITER
 from driftgate.model import Arrays, Model, check_arrays
 from driftgate.observe import Progress
 from driftgate.options import ISOLATE, Settings, command_line
 from driftgate.outcome import DriftgateError, InfraError, Outcome, UsageError
 from driftgate.plan import PAGE, Plan, chunk_lengths
+from driftgate.reach.script import parse
 from driftgate.report.result import Known, ResultFile
 from driftgate.subject import Subject, ready, rounded
 from driftgate.target import TargetSpec, check_dtype, default_dtype, open_device, resolve
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
     from driftgate.races.judge import Judged
     from driftgate.races.known import KnownFinding
+
+MOST_BYTES = 2**29
+"""Of logits that are held at one time."""
 
 LikelyCauses = Callable[["Gate", Verdict], tuple[str, ...]]
 """A drift to the names of known upstream defects that may explain it."""
@@ -52,6 +57,8 @@ class Gate:
     progress: Progress = lambda done, total: None
     stage: Callable[[str], None] = lambda name: None
     """Told of each part of a check that has several."""
+    known_fixes: Collection[str] = ()
+    """Corrections of known defects that this TVM has on this target."""
     compiled: Callable[[], Path] | None = None
     """Brings a compiled library to test in place of compiling the model."""
     known_kernels: Callable[[], tuple[KnownFinding, ...]] = tuple
@@ -108,6 +115,32 @@ class Gate:
         """
         return self._reference("float64"), self._reference(self.dtype)
 
+    def reference_of(self, lists: Sequence[tuple[int, ...]]) -> tuple[list[np.ndarray], float]:
+        """HuggingFace's float64 logits ``(n, vocab)`` of each token list, and the largest noise floor among them."""
+        from driftgate.checks.reference import noise_floor
+
+        exact = [self.model.reference(self.arrays, ids, "float64") for ids in lists]
+        # What one token has to say is rounded too little to measure by.
+        floors = [
+            noise_floor(right, self.model.reference(self.arrays, ids, self.dtype))
+            for ids, right in zip(lists, exact, strict=True)
+            if len(ids) > 1 or len(lists) == 1
+        ]
+        return exact, max(floors)
+
+    @property
+    def most_positions(self) -> int:
+        """Tokens of a prompt whose logits at every position are held: those of the cache, and no more than half a GiB
+        of float64."""
+        shape = self.model.shape
+        return max(min(shape.capacity, MOST_BYTES // (8 * shape.vocab)), 2)
+
+    def fixes(self, chunks: Chunks) -> tuple[str, ...]:
+        """The corrections to swap in for a prefill in ``chunks``: those that were asked for, or that it needs."""
+        if self.settings.fix is not None:
+            return self.settings.fix
+        return corrections.needed(self.model.shape, self.target, chunks, self.known_fixes)
+
     def _reference(self, dtype: str) -> np.ndarray:
         from driftgate.metrics import first_difference
 
@@ -162,8 +195,9 @@ class Gate:
         self.result.seconds = time.monotonic() - self.started
         self.result.add_known(known)
 
-    def reproduce(self, check: str) -> str:
-        return command_line(self.settings, checks=check, target=self.target.name, dtype=self.dtype)
+    def reproduce(self, check: str, **changes: str) -> str:
+        """The command that runs ``check`` again, options changed by key; an empty one is left out."""
+        return command_line(self.settings, checks=check, target=self.target.name, dtype=self.dtype, **changes)
 
     def close(self) -> None:
         self.result.seconds = time.monotonic() - self.started
@@ -178,6 +212,7 @@ def open_gate(
     model: Model,
     fault: Mapping[str, Any] | None = None,
     likely_causes: LikelyCauses = lambda gate, verdict: (),
+    known_fixes: Callable[[str, str], Collection[str]] = lambda tvm, target: CORRECTIONS,
 ) -> Gate:
     """Validate everything that can be validated without compiling, and write the first result.json.
 
@@ -193,7 +228,15 @@ def open_gate(
     dtype = settings.dtype or default_dtype(target, model.shape.head_dim)
     check_dtype(target, dtype, model.shape.head_dim)
     softcap.check(model.shape.softcap, target, model.name)
-    corrections = tuple(preset.corrections.get(target.name, ()))
+    found = versions()
+    there = known_fixes(str(found["tvm"]), target.name)
+    if settings.fix is None:
+        fixes = tuple(name for name in preset.corrections.get(target.name, ()) if name in there)
+    else:
+        fixes = settings.fix
+    corrections.check(fixes, target, model.shape)
+    if settings.history is not None:
+        parse("given", settings.history, lambda count: model.prompt(count, settings.seed), model.shape.capacity)
     if ISOLATE in settings.checks and settings.runs < 2:
         raise UsageError(f"--runs {settings.runs}: isolation compares identical prefills, so it takes two or more")
     if settings.library is not None and not settings.library.is_file():
@@ -204,7 +247,7 @@ def open_gate(
     header = {
         "model": {"name": model.name, "family": model.family, **dataclasses.asdict(model.shape)},
         "target": {**dataclasses.asdict(target), "dtype": dtype},
-        "versions": versions(),
+        "versions": found,
         "plan": {
             "name": plan.name,
             "tokens": len(plan.ids),
@@ -213,7 +256,7 @@ def open_gate(
             "page": settings.page,
             "ids": list(plan.ids),
             "seed": settings.seed,
-            "corrections": list(corrections),
+            "corrections": list(fixes),
             "library": str(settings.library) if settings.library else None,
             "fault": dict(fault) if fault else None,
         },
@@ -223,7 +266,7 @@ def open_gate(
     result.open()
     if settings.junit is not None:
         _writable(settings.junit)
-    gate = Gate(settings, model, target, dtype, plan, corrections, fault, result, likely_causes)
+    gate = Gate(settings, model, target, dtype, plan, fixes, fault, result, likely_causes, known_fixes=there)
     if settings.library is not None:
         given = settings.library.resolve()
         gate.compiled = lambda: given

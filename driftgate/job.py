@@ -24,7 +24,7 @@ class Job:
     capacity: int
     task: dict[str, Any]
     """``kind`` is a key of ``worker.tasks()``, the rest its arguments."""
-    swaps: dict[str, dict[str, str]]
+    swaps: dict[str, dict[str, Any]]
     """Kernel or ``vm:NAME`` to what replaces it: see ``kernels.replacements`` and, for a VM function, ``plain``."""
     plain: str | None
     """A library of plain VM functions under the same names (see ``kernels.vm_calls``), where there is one."""
@@ -33,6 +33,8 @@ class Job:
     threads: int
     whole_window: bool
     """Create the cache with ``support_sliding_window = 1``: a window over all layers, RoPE applied inline."""
+    sequences: int
+    """That the cache is made for."""
     exchange_trees: bool
     """See ``seam.Seam``."""
     softcap: float | None

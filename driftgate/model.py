@@ -33,6 +33,8 @@ class Shape:
     vocab: int
     capacity: int
     """Tokens that the preset's cache holds."""
+    windowed: tuple[bool, ...] = ()
+    """For each layer that attends, whether it has the window."""
     softcap: float | None = None
     """Cap of the attention scores, if the model has one."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ from driftgate.job import plan_to_json
 from driftgate.outcome import InfraError
 from driftgate.plan import Plan
 from driftgate.processes import run_jobs
+from driftgate.reach.observations import Compared, Poisoned
+from driftgate.reach.script import MOST_SEQUENCES, Script
 from driftgate.subject import Subject
 
 if TYPE_CHECKING:
@@ -180,3 +182,85 @@ def watched(subject: Subject, plan: Plan, runs: int) -> Watched:
     task = {"kind": "sentinel", "plan": plan_to_json(plan), "runs": runs}
     run_jobs([subject.job(task, cores())], on_event, subject.timeout, 1)
     return Watched(runs=runs, merge_calls=calls, rows_merged=rows, fault_hits=done["fault_hits"], **done["watch"])
+
+
+def at_edges(subject: Subject, plans: Sequence[Plan], exact: np.ndarray, progress: Progress) -> list[Compared]:
+    """Each plan against ``exact``, the logits ``(n, vocab)`` of a prompt of which all plans are the beginning."""
+    import numpy as np
+
+    folder = subject.work / "edges"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"exact{len(list(folder.iterdir()))}.npy"
+    np.save(file, exact)
+    shares = _shared(plans, [len(plan.ids) for plan in plans], subject)
+    tasks = [{"kind": "edges", "plans": [plan_to_json(p) for p in share], "reference": str(file)} for share in shares]
+    return _told(subject, tasks, [plan.name for plan in plans], progress)
+
+
+def of_histories(
+    subject: Subject, scripts: Sequence[Script], exact: Sequence[Sequence[np.ndarray]], progress: Progress
+) -> list[Compared]:
+    """Each script, run twice, against ``exact``: for each of its token lists the logits ``(n, vocab)``."""
+    import numpy as np
+
+    folder = subject.work / "histories"
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = []
+    for script, lists in zip(scripts, exact, strict=True):
+        file = folder / f"{script.name}.npz"
+        np.savez(file, **{f"list{i}": logits for i, logits in enumerate(lists)})  # type: ignore[arg-type]
+        entries.append({**_script_to_json(script), "reference": str(file)})
+    shares = _shared(entries, [sum(n for _, n in script.chunks) for script in scripts], subject)
+    tasks = [{"kind": "histories", "scripts": share} for share in shares]
+    return _told(subject, tasks, [script.name for script in scripts], progress, MOST_SEQUENCES)
+
+
+def poisoned(subject: Subject, entries: Sequence[Plan | Script], poisons: Sequence[str]) -> list[Poisoned]:
+    """Each plan and script clean, and with each poison."""
+    listed = [plan_to_json(entry) if isinstance(entry, Plan) else _script_to_json(entry) for entry in entries]
+    found: list[Poisoned] = []
+
+    def on_event(_: int, message: dict[str, Any]) -> bool:
+        if message.pop("event") == "poisoned":
+            found.append(Poisoned(**message))
+        return True
+
+    task = {"kind": "poison", "entries": listed, "poisons": list(poisons)}
+    run_jobs([subject.job(task, cores(), MOST_SEQUENCES)], on_event, subject.timeout, 1)
+    return found
+
+
+def _script_to_json(script: Script) -> dict[str, Any]:
+    return {"name": script.name, "steps": [asdict(step) for step in script.steps]}
+
+
+def _shared(work: Sequence[Any], costs: Sequence[int], subject: Subject) -> list[list[Any]]:
+    """``work`` for as many processes as there are cores, of about the same cost each; on a GPU for one."""
+    count = 1 if subject.target.is_gpu else min(cores(), len(work))
+    shares: list[list[Any]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for cost, item in sorted(zip(costs, work, strict=True), key=lambda pair: -pair[0]):
+        least = loads.index(min(loads))
+        shares[least].append(item)
+        loads[least] += cost
+    return [share for share in shares if share]
+
+
+def _told(
+    subject: Subject,
+    tasks: Sequence[dict[str, Any]],
+    names: Sequence[str],
+    progress: Progress,
+    sequences: int = 1,
+) -> list[Compared]:
+    """What the processes say of ``names``, in that order."""
+    found: dict[str, Compared] = {}
+
+    def on_event(_: int, message: dict[str, Any]) -> bool:
+        if message.pop("event") == "compared":
+            found[message["name"]] = Compared(**message)
+            progress(len(found), len(names))
+        return True
+
+    run_jobs([subject.job(task, 1, sequences) for task in tasks], on_event, subject.timeout, len(tasks))
+    return [found[name] for name in names]

@@ -12,7 +12,7 @@ from driftgate.outcome import UsageError
 from driftgate.plan import parse_chunks
 
 DEFAULT_MODEL = "gemma4-tiny"
-CHECKS = ("repeat", "chunking", "reference", "sentinel")
+CHECKS = ("repeat", "chunking", "reference", "sentinel", "boundary", "history", "poison")
 """What a gate runs."""
 ISOLATE = "isolate"
 KERNEL_CHECKS = ("races", "limits", "codegen")
@@ -79,6 +79,8 @@ class Settings:
     swap: tuple[tuple[str, str], ...]
     sync: str
     isolate_on_fail: bool
+    fix: tuple[str, ...] | None
+    history: str | None
     flags: tuple[tuple[str, str], ...] = ()
     """What was asked for other than by default, as flags: enough to ask for it again."""
 
@@ -120,6 +122,12 @@ def _swap(text: str) -> tuple[tuple[str, str], ...]:
     from driftgate.kernels.replacements import parse
 
     return parse(text) if text else ()
+
+
+def _fix(text: str) -> tuple[str, ...]:
+    from driftgate.kernels.corrections import parse
+
+    return parse(text)
 
 
 def _sync(text: str) -> str:
@@ -210,6 +218,21 @@ OPTIONS = (
         metavar="|".join(SYNCS),
     ),
     Option("isolate-on-fail", "false", "where a check finds drift, go on to isolate the kernel", _truth, switch=True),
+    Option(
+        "fix",
+        None,
+        "swap corrected kernels in for the whole gate, or none",
+        _fix,
+        metavar="NAME[,NAME...]",
+        otherwise="those that the plan is known to need",
+    ),
+    Option(
+        "history",
+        None,
+        "check history: this one alone, such as 'a+20 b=a@17 b+9,a+4 a-3 -b'",
+        metavar="STEPS",
+        otherwise="one of every kind",
+    ),
 )
 
 
@@ -264,6 +287,8 @@ def command_line(settings: Settings, **changes: str) -> str:
         del flags["checks"]
         flags.pop("isolate-on-fail", None)
     for name, text in flags.items():
+        if text == "":
+            continue
         if name not in switches:
             words.append(f"--{name} {shlex.quote(text)}")
         elif _truth(text):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from driftgate.seam import Seam
 
 if TYPE_CHECKING:
     from driftgate.calls import Calls
+    from driftgate.reach.script import Step
 
 
 CALLED = frozenset({"_metadata", "create_tir_paged_kv_cache", "embed", "get_logits", "prefill_to_last_hidden_states"})
@@ -35,7 +36,16 @@ class Chunk:
 class Session:
     """One VM with one KV cache. Open it while the seam is installed."""
 
-    def __init__(self, library: Path, params: Path, device: Any, dtype: str, capacity: int, whole_window: bool) -> None:
+    def __init__(
+        self,
+        library: Path,
+        params: Path,
+        device: Any,
+        dtype: str,
+        capacity: int,
+        whole_window: bool = False,
+        sequences: int = 1,
+    ) -> None:
         import tvm
         from tvm.runtime.vm import VirtualMachine
 
@@ -50,7 +60,9 @@ class Session:
         self.metadata = json.loads(str(self.vm["_metadata"]()))
         self.params = self._load(params)
         self._has_hidden = self.vm.module.implements_function("prefill_to_last_hidden_states", True)
-        self.cache = self._create_cache(capacity, whole_window)
+        self.capacity = capacity
+        self.sequences = sequences
+        self.cache = self._create_cache(capacity, whole_window, sequences)
         self.calls: Calls | None = None
         """Whoever has to know which chunk of which plan runs."""
 
@@ -76,11 +88,56 @@ class Session:
             return chunk.logits[None]
         return self.vm["get_logits"](chunk.hidden, self.params).numpy()[0]
 
-    def _chunk(self, sequence: int, ids: tuple[int, ...]) -> Chunk:
+    def live(self, steps: Sequence[Step]) -> Iterator[np.ndarray]:
+        """Perform ``steps`` on an emptied cache; after each the logits ``(n, vocab)`` of what it prefilled, in order of
+        its parts; none for other steps."""
         if not self._has_hidden:
-            logits = self._forward("prefill", sequence, ids)
+            raise UsageError("a history needs a library with prefill_to_last_hidden_states")
+        self._builtin("kv_state_clear")(self.cache)
+        there: set[int] = set()
+        for step in steps:
+            if step.kind == FORK:
+                there.add(step.sequence)
+                self._builtin("kv_state_fork_sequence")(self.cache, step.parent, step.sequence, step.position)
+            elif step.kind == "popn":
+                self._builtin("kv_state_popn")(self.cache, step.sequence, step.tokens)
+            elif step.kind == "remove":
+                self._builtin("kv_state_remove_sequence")(self.cache, step.sequence)
+            for part in step.parts:
+                if part.sequence not in there:
+                    there.add(part.sequence)
+                    self._builtin("kv_state_add_sequence")(self.cache, part.sequence)
+            if not step.parts:
+                yield np.empty((0, 0), np.float32)
+                continue
+            embedded = self._embedded([i for part in step.parts for i in part.ids])
+            lengths = {part.sequence: len(part.ids) for part in step.parts}
+            hidden = self._forward("prefill_to_last_hidden_states", lengths, embedded)
+            yield self.vm["get_logits"](hidden, self.params).numpy()[0]
+
+    def flood(self, value: float) -> int:
+        """Fill all pages with sequences whose embeddings are all ``value``, and remove them; the number of those.
+
+        As many as the cache was made for: attention over one long sequence would take its length times as long.
+        """
+        self._builtin("kv_state_clear")(self.cache)
+        count = -(-self.capacity // (self.sequences * PAGE)) * PAGE
+        embedded = self._embedded([0] * count)
+        flooded = np.full(tuple(int(n) for n in embedded.shape), value, dtype=str(embedded.dtype))
+        function = "prefill_to_last_hidden_states" if self._has_hidden else "prefill"
+        for sequence in range(self.capacity // count):
+            self._builtin("kv_state_add_sequence")(self.cache, sequence)
+            self._forward(function, {sequence: count}, self._tensor(flooded))
+        for sequence in range(self.capacity // count):
+            self._builtin("kv_state_remove_sequence")(self.cache, sequence)
+        return flooded.size * (self.capacity // count)
+
+    def _chunk(self, sequence: int, ids: tuple[int, ...]) -> Chunk:
+        embedded = self._embedded(ids)
+        if not self._has_hidden:
+            logits = self._forward("prefill", {sequence: len(ids)}, embedded)
             return Chunk(None, logits.numpy().reshape(-1))
-        return self._with_logits(self._forward("prefill_to_last_hidden_states", sequence, ids))
+        return self._with_logits(self._forward("prefill_to_last_hidden_states", {sequence: len(ids)}, embedded))
 
     def _tree(self, sequence: int, ids: tuple[int, ...]) -> Chunk:
         """``ids`` as the accepted path of a token tree, and beside its second node another one that is rejected."""
@@ -89,19 +146,23 @@ class Session:
         rejected = next((i for i in ids if i != ids[1]), ids[1])
         nodes = (ids[0], rejected, *ids[1:])
         parents = (-1, 0, 0, *range(2, len(nodes) - 1))
-        hidden = self._forward("prefill_to_last_hidden_states", sequence, nodes, parents)
+        embedded = self._embedded(nodes)
+        hidden = self._forward("prefill_to_last_hidden_states", {sequence: len(nodes)}, embedded, parents)
         shape = _shape()
         commit = self._builtin("attention_kv_cache_commit_accepted_token_tree_nodes")
         commit(self.cache, shape([sequence]), shape([len(nodes) - 1]))
         accepted = np.delete(hidden.numpy(), 1, axis=1)
         return self._with_logits(self._tensor(np.ascontiguousarray(accepted)))
 
-    def _forward(self, function: str, sequence: int, ids: tuple[int, ...], parents: tuple[int, ...] = ()) -> Any:
-        shape = _shape()
+    def _embedded(self, ids: Sequence[int]) -> Any:
         embedded = self.vm["embed"](self._tensor(np.array(ids, dtype=np.int32)), self.params)
-        embedded = self._builtin("reshape")(embedded, shape([1, *embedded.shape]))
+        return self._builtin("reshape")(embedded, _shape()([1, *embedded.shape]))
+
+    def _forward(self, function: str, lengths: dict[int, int], embedded: Any, parents: tuple[int, ...] = ()) -> Any:
+        """One forward of ``embedded`` ``(1, n, width)``, whose tokens belong to sequences of these lengths."""
+        shape = _shape()
         tree = (shape(parents),) if parents else ()
-        self._builtin("kv_state_begin_forward")(self.cache, shape([sequence]), shape([len(ids)]), *tree)
+        self._builtin("kv_state_begin_forward")(self.cache, shape(list(lengths)), shape(list(lengths.values())), *tree)
         result = self.vm[function](embedded, self.cache, self.params)[0]
         self._builtin("kv_state_end_forward")(self.cache)
         return result
@@ -110,11 +171,13 @@ class Session:
         last = self._tensor(np.ascontiguousarray(hidden.numpy()[:, -1:]))
         return Chunk(hidden, self.vm["get_logits"](last, self.params).numpy().reshape(-1))
 
-    def _create_cache(self, capacity: int, whole_window: bool) -> Any:
+    def _create_cache(self, capacity: int, whole_window: bool, sequences: int) -> Any:
         shape = _shape()
         create = self.vm["create_tir_paged_kv_cache"]
         # Sequences, tokens, longest chunk, page size, and whether there is a window over all layers.
-        return create(shape([1]), shape([capacity]), shape([capacity]), shape([PAGE]), shape([int(whole_window)]))
+        return create(
+            shape([sequences]), shape([capacity]), shape([capacity]), shape([PAGE]), shape([int(whole_window)])
+        )
 
     def _load(self, params: Path) -> list[Any]:
         from safetensors import safe_open
@@ -130,11 +193,18 @@ class Session:
 
 
 def open_session(
-    library: Path, params: Path, device: Any, dtype: str, capacity: int, seam: Seam, whole_window: bool = False
+    library: Path,
+    params: Path,
+    device: Any,
+    dtype: str,
+    capacity: int,
+    seam: Seam,
+    whole_window: bool = False,
+    sequences: int = 1,
 ) -> Session:
     """A session whose cache was built through ``seam``. The overrides end here; the cache keeps its kernels."""
     with seam.installed():
-        return Session(library, params, device, dtype, capacity, whole_window)
+        return Session(library, params, device, dtype, capacity, whole_window, sequences)
 
 
 def first_line(error: BaseException) -> str:

@@ -61,6 +61,8 @@ class CacheConfig:
     rope_theta: float
     softcap: float | None = None
     """Cap of the attention scores, which the constructor is not told."""
+    chunk_window: int | None = None
+    """Window of the in-chunk kernel, which TVM's does not have."""
 
     @classmethod
     def of(cls, args: tuple[Any, ...], softcap: float | None = None) -> CacheConfig:

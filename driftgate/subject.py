@@ -28,7 +28,7 @@ class Subject:
     params: Path
     capacity: int
     """Tokens that the cache holds."""
-    swaps: Mapping[str, Mapping[str, str]]
+    swaps: Mapping[str, Mapping[str, Any]]
     """What replaces kernels, by name; see ``job.Job``."""
     fault: Mapping[str, Any] | None
     work: Path
@@ -43,7 +43,7 @@ class Subject:
     seeds: Iterator[int] = field(default_factory=count)
     """One for each process, so that no two draw the same numbers and the next run draws them again."""
 
-    def job(self, task: dict[str, Any], threads: int) -> Job:
+    def job(self, task: dict[str, Any], threads: int, sequences: int = 1) -> Job:
         return Job(
             library=str(self.library),
             params=str(self.params),
@@ -56,6 +56,7 @@ class Subject:
             threads=threads,
             whole_window=self.whole_window,
             plain=str(self.plain) if self.plain else None,
+            sequences=sequences,
             exchange_trees=self.exchange_trees,
             softcap=self.model.shape.softcap,
             sync=self.sync,
@@ -82,22 +83,31 @@ def ready(
     ``library`` is taken in place of compiling one.
     """
     from driftgate.compile import model_library
-    from driftgate.kernels.corrections import TREE_ORDER, swap
 
-    return Subject(
+    subject = Subject(
         model=model,
         target=target,
         dtype=dtype,
         library=library or model_library(model, target, dtype),
         params=_params(model, dtype, arrays, work),
         capacity=model.shape.capacity,
-        swaps=dict(swap(name, model.shape, target, dtype) for name in corrections if name != TREE_ORDER),
-        exchange_trees=TREE_ORDER in corrections,
+        swaps={},
         fault=fault,
         work=work,
         timeout=timeout,
         seeds=count(seed * SEEDS_APART),
     )
+    return corrected(subject, corrections)
+
+
+def corrected(subject: Subject, corrections: Sequence[str]) -> Subject:
+    """``subject`` with these corrections in place of those that it had."""
+    from driftgate.kernels.corrections import TREE_ORDER, swaps
+
+    made: dict[str, Any] = {}
+    for name in corrections:
+        made |= swaps(name, subject.model.shape, subject.target, subject.dtype)
+    return dataclasses.replace(subject, swaps=made, exchange_trees=TREE_ORDER in corrections)
 
 
 def rounded(arrays: Arrays, dtype: str) -> Arrays:

@@ -59,6 +59,7 @@ def main(path: str) -> int:
 def tasks() -> dict[str, Callable[[Job], None]]:
     """What a process can be asked for, by ``kind``."""
     from driftgate.isolation import tasks as isolation
+    from driftgate.reach import tasks as reach
 
     return {
         "repeat": repeat,
@@ -67,6 +68,9 @@ def tasks() -> dict[str, Callable[[Job], None]]:
         "sweep": isolation.sweep,
         "divergence": isolation.divergence,
         "replays": isolation.replays,
+        "edges": reach.edges,
+        "histories": reach.histories,
+        "poison": reach.poison,
     }
 
 
@@ -205,7 +209,7 @@ def opened(job: Job, *attach: Callable[[Seam], None], calls: Calls | None = None
         observer(seam)
     paths = Path(job.library), Path(job.params)
     opened_seams.append(seam)
-    session = open_session(*paths, device, job.dtype, job.capacity, seam, job.whole_window)
+    session = open_session(*paths, device, job.dtype, job.capacity, seam, job.whole_window, job.sequences)
     session.calls = calls
     calls.instrument_of(session.vm)
     return session, fault

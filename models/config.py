@@ -45,6 +45,9 @@ class Config(Protocol):
     def final_logit_softcapping(self) -> float | None: ...
 
     @property
+    def layer_types(self) -> tuple[str, ...]: ...
+
+    @property
     def cache_kinds(self) -> tuple[str, ...]:
         """``mha`` or ``mha_sliding``, one a layer that owns K and V."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from driftgate.model import Arrays, Model, PlanPreset, Shape
 from driftgate.outcome import UsageError
-from models.config import Config
+from models.config import SLIDING, Config
 from models.dense.config import GEMMA1, GEMMA2, GEMMA3, DenseConfig
 from models.gemma4.config import Gemma4Config
 
@@ -124,6 +124,7 @@ def shape_of(config: Config, capacity: int) -> Shape:
         kv_heads=config.cache_kv_heads,
         head_dim=config.cache_head_dim,
         window=config.window,
+        windowed=tuple(kind == SLIDING for kind in config.layer_types),
         vocab=config.vocab_size,
         capacity=capacity,
         softcap=config.attention_softcap,

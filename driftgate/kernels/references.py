@@ -24,9 +24,10 @@ def references(config: CacheConfig, rope: Rope | None = None) -> dict[str, Refer
     """A reference for every kernel of a cache. ``rope`` is what rotary was compiled for, where that is not plain."""
     rope = rope or Rope(config.rope_theta, config.rope_scale, config.head_dim)
     whole, sliding = (_Attention(rope, window, config.softcap) for window in (0, config.window or 0))
+    in_chunk = replace(whole, window=config.chunk_window or 0)
     return {
         "append": append,
-        "prefill_ragged": whole.ragged,
+        "prefill_ragged": in_chunk.ragged,
         "prefill_paged": whole.paged,
         "prefill_sliding": sliding.paged,
         "decode": whole.decode,
@@ -127,6 +128,8 @@ class _Attention:
         for b, (rows, keys) in enumerate(zip(_ranges(q_indptr), _ranges(kv_indptr), strict=True)):
             row, key = np.arange(len(rows))[:, None], np.arange(len(keys))[None]
             visible = key < (len(keys) - len(rows) + row + 1 if causal > 0 else len(keys) + 0 * row)
+            if self.window:
+                visible &= key > len(keys) - len(rows) + row - self.window
             positions = k_offset[b] + np.arange(len(keys))
             self._write(rows, q, _wide(k[keys]), _wide(v[keys]), visible, q_position, positions, output, lse, turn)
 

@@ -75,6 +75,11 @@ def description(kernel: str, how: str, shape: Shape, spec: TargetSpec, dtype: st
 
 def swap(kernel: str, given: dict[str, Any], not_finite: Counter[str]) -> Swap:
     """The swap that ``description`` describes. Calls that were given NaN or infinity are counted in ``not_finite``."""
+    if "patch" in given:
+        from driftgate.kernels.patches import PATCHES
+
+        patch = PATCHES[given["patch"]]
+        return lambda config, replaced: patch(config, replaced, given, not_finite)
     if "library" not in given:
         return lambda config, replaced: hosted(kernel, references(config)[kernel], not_finite)
     import tvm

@@ -1,0 +1,93 @@
+"""B, P and X on one gate: observe, then judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from driftgate import observe
+from driftgate.checks import boundary as boundary_check
+from driftgate.checks import history as history_check
+from driftgate.checks import poison as poison_check
+from driftgate.checks.verdict import Verdict
+from driftgate.gate import Gate
+from driftgate.modes.poison import POISONS
+from driftgate.plan import Plan
+from driftgate.reach.edges import edges
+from driftgate.reach.observations import Compared
+from driftgate.reach.script import Script, parse
+from driftgate.subject import Subject, corrected
+
+Fixes = tuple[str, ...]
+
+
+def boundary(gate: Gate) -> Verdict:
+    """B: plans around every edge, against HuggingFace on the longest of them."""
+    shape, chunk = gate.model.shape, max(gate.plan.chunks)
+    found = edges(shape, gate.target, gate.dtype, chunk)
+    ids = gate.model.prompt(boundary_check.longest(found, gate.most_positions), gate.settings.seed)
+    plans = boundary_check.plans(found, ids, chunk, shape.window)
+    exact, floor = gate.reference_of([ids])
+    fixes = {plan.name: gate.fixes(_chunks(plan)) for plan in plans}
+    observed: list[Compared] = []
+    for subject, group in _by_fixes(gate, plans, fixes):
+        observed += observe.at_edges(subject, group, exact[0], gate.progress)
+    commands = {plan.name: _plan_command(gate, plan, fixes[plan.name]) for plan in plans}
+    return boundary_check.judge(observed, floor, found, [name for name in fixes if fixes[name]], commands)
+
+
+def history(gate: Gate) -> Verdict:
+    """P: histories of every kind, against HuggingFace on every token list that they make."""
+    given, shape = gate.settings.history, gate.model.shape
+    texts = {"given": given} if given else history_check.texts(max(gate.plan.chunks), shape.window)
+    every = [_script(gate, name, text) for name, text in texts.items()]
+    missed = [] if given else [script.name for script in every if history_check.left_out(script, shape.window)]
+    scripts = [script for script in every if script.name not in missed]
+    exact, floor = gate.reference_of([ids for script in scripts for ids in script.lists])
+    remaining = iter(exact)
+    references = {script.name: [next(remaining) for _ in script.lists] for script in scripts}
+    fixes = {script.name: gate.fixes(script.chunks) for script in scripts}
+    observed: list[Compared] = []
+    for subject, group in _by_fixes(gate, scripts, fixes):
+        right = [references[script.name] for script in group]
+        observed += observe.of_histories(subject, group, right, gate.progress)
+    commands = {
+        script.name: gate.reproduce("history", history=script.text, **_fix(fixes[script.name])) for script in scripts
+    }
+    return history_check.judge(observed, scripts, floor, commands, missed)
+
+
+def poison(gate: Gate) -> Verdict:
+    """X: the plan, and a history that recycles pages, under each poison."""
+    script = _script(gate, "recycled", poison_check.RECYCLED)
+    found = observe.poisoned(gate.subject, [gate.plan], POISONS)
+    recycled = corrected(gate.subject, gate.fixes(script.chunks))
+    return poison_check.judge([*found, *observe.poisoned(recycled, [script], POISONS)])
+
+
+def _script(gate: Gate, name: str, text: str) -> Script:
+    return parse(name, text, lambda count: gate.model.prompt(count, gate.settings.seed), gate.model.shape.capacity)
+
+
+def _chunks(plan: Plan) -> list[tuple[int, int]]:
+    return list(zip(plan.starts, plan.chunks, strict=True))
+
+
+def _by_fixes(
+    gate: Gate, work: Sequence[Plan] | Sequence[Script], fixes: dict[str, Fixes]
+) -> Iterator[tuple[Subject, list]]:
+    """``work`` in groups that need the same corrections, each with its subject."""
+    key: Callable[[Plan | Script], Fixes] = lambda one: fixes[one.name]  # noqa: E731
+    for names, group in groupby(sorted(work, key=key), key=key):
+        yield corrected(gate.subject, names), list(group)
+
+
+def _fix(names: Fixes) -> dict[str, str]:
+    return {"fix": ",".join(names)} if names else {}
+
+
+def _plan_command(gate: Gate, plan: Plan, names: Fixes) -> str:
+    """The gate of this plan alone: its prompt is the beginning of the model's own."""
+    # One length is repeated over the prompt, so its end has to be said.
+    tokens = {"tokens": str(len(plan.ids))} if len(plan.chunks) == 1 else {"tokens": ""}
+    return gate.reproduce("reference", chunk=plan.name, prompt_ids="", **tokens, **_fix(names))

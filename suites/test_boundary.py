@@ -1,0 +1,10 @@
+"""B: lengths and chunk edges at, before and after those of page, tile, chunk and window agree with HuggingFace."""
+
+import pytest
+
+from driftgate.reach import checks
+
+
+@pytest.mark.check("boundary")
+def test_every_length_around_an_edge_agrees_with_huggingface(gate, judged):
+    judged(checks.boundary(gate))
