@@ -61,6 +61,18 @@ def _parser() -> argparse.ArgumentParser:
         "kernels of TVM's KV cache, and known upstream defects do not count; a kernel that is named exits 1 even then.",
     )
     _add_races(races)
+    case = commands.add_parser(
+        "case",
+        help="run recorded cases, or one by name",
+        description="Inputs from public bug reports and driftgate's own finds, each with the right answer. Without "
+        "NAME all of them, and known upstream defects do not count; a case that is named exits 1 even then.",
+    )
+    case.add_argument("names", nargs="*", metavar="NAME", help="a case, or a known issue (default: all cases)")
+    case.add_argument("--target", metavar="NAME", help="llvm, metal, cuda, ... (default: the best device found)")
+    case.add_argument("--out", metavar="DIR", default="driftgate-out", help="folder for cases.json")
+    case.add_argument("--strict", action="store_true", help="fail on known defects, and on stale entries")
+    case.add_argument("--list", action="store_true", dest="listed", help="describe the cases and run none")
+    case.set_defaults(run=_case)
     models = commands.add_parser("models", help="list the presets with their shape")
     models.set_defaults(run=_models)
     doctor = commands.add_parser("doctor", help="print versions, devices, known-bad combinations and what to do")
@@ -125,6 +137,23 @@ def _races(parsed: argparse.Namespace) -> int:
         discard(Path(given.get("out", DEFAULT_OUT)))
         raise
     return run(asked, known.findings()).exit_code
+
+
+def _case(parsed: argparse.Namespace) -> int:
+    cases = importlib.import_module("fixtures.cases")
+    found = [case for name in parsed.names for case in cases.find(name)] if parsed.names else list(cases.cases())
+    found = list({case.name: case for case in found}.values())
+    if parsed.listed:
+        for case in found:
+            print(f"{case.name} ({case.letters}{f', known: {case.known}' if case.known else ''}): {case.kind}")
+            print(f"  from {case.origin}\n  input: {case.input}\n  right: {case.right}")
+        return Outcome.PASS.exit_code
+    from driftgate.case import run
+
+    bench = importlib.import_module("fixtures.bench").Bench
+    target = parsed.target or os.environ.get("DRIFTGATE_TARGET")
+    outcome = run(found, bool(parsed.names), target, Path(parsed.out), parsed.strict, cases.run, bench)
+    return outcome.exit_code
 
 
 def _gate(parsed: argparse.Namespace) -> int:

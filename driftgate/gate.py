@@ -195,6 +195,10 @@ class Gate:
         self.result.seconds = time.monotonic() - self.started
         self.result.add_known(known)
 
+    def record_case(self, row: dict[str, Any]) -> None:
+        self.result.seconds = time.monotonic() - self.started
+        self.result.add_case(row)
+
     def reproduce(self, check: str, **changes: str) -> str:
         """The command that runs ``check`` again, options changed by key; an empty one is left out."""
         return command_line(self.settings, checks=check, target=self.target.name, dtype=self.dtype, **changes)

@@ -79,6 +79,7 @@ class Settings:
     swap: tuple[tuple[str, str], ...]
     sync: str
     isolate_on_fail: bool
+    cases: bool
     fix: tuple[str, ...] | None
     history: str | None
     flags: tuple[tuple[str, str], ...] = ()
@@ -218,6 +219,7 @@ OPTIONS = (
         metavar="|".join(SYNCS),
     ),
     Option("isolate-on-fail", "false", "where a check finds drift, go on to isolate the kernel", _truth, switch=True),
+    Option("cases", "false", "also run the recorded cases of the checks that are asked for", _truth, switch=True),
     Option(
         "fix",
         None,

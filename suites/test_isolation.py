@@ -7,6 +7,7 @@ other kernel, is held by `tests/test_isolation.py` and printed by `python -m ben
 import pytest
 
 from driftgate import run
+from fixtures.cases import of_check
 
 
 @pytest.mark.check("isolate")
@@ -14,3 +15,9 @@ def test_drift_is_traced_to_its_kernel(gate, judged, drifted):
     if not drifted:
         pytest.skip("no check found drift")
     judged(run.isolate(gate))
+
+
+@pytest.mark.case
+@pytest.mark.parametrize("case", of_check("isolate"), ids=lambda case: case.name)
+def test_recorded_case(case, recorded):
+    recorded(case)

@@ -3,8 +3,15 @@
 import pytest
 
 from driftgate.reach import checks
+from fixtures.cases import of_check
 
 
 @pytest.mark.check("poison")
 def test_memory_that_nobody_wrote_changes_nothing(gate, judged):
     judged(checks.poison(gate))
+
+
+@pytest.mark.case
+@pytest.mark.parametrize("case", of_check("poison"), ids=lambda case: case.name)
+def test_recorded_case(case, recorded):
+    recorded(case)

@@ -62,7 +62,8 @@ def judge(
 ) -> Verdict:
     """Pass if every history agrees with HuggingFace at every position and is the same the second time.
 
-    ``commands`` has for each script the command that runs it alone; ``missed`` names those left out. Negative controls: ``fork-short``, ``batch-leak``.
+    ``commands`` has for each script the command that runs it alone; ``missed`` names those left out.
+    Negative controls: ``fork-short``, ``batch-leak``.
     """
     by_name = {script.name: script for script in scripts}
     kinds = sorted({kind for script in scripts for kind in script.kinds})

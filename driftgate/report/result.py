@@ -39,6 +39,8 @@ class ResultFile:
     strict: bool = False
     verdicts: list[Verdict] = field(default_factory=list)
     known: list[Known] = field(default_factory=list)
+    cases: list[dict[str, Any]] = field(default_factory=list)
+    """Recorded cases that were run: case, check, status, message, figures, known."""
     error: tuple[Outcome, str] | None = None
     """What ended the run before its checks could be judged."""
     seconds: float = 0.0
@@ -70,6 +72,11 @@ class ResultFile:
         self.known[at : at + 1] = [known]
         self.write()
 
+    def add_case(self, row: dict[str, Any]) -> None:
+        """Write down what came of a recorded case."""
+        self.cases.append(row)
+        self.write()
+
     def fail(self, outcome: Outcome, message: str) -> None:
         """Note what ended the run. The first such note stands."""
         self.error = self.error or (outcome, message)
@@ -94,6 +101,9 @@ class ResultFile:
         if self.missing:
             found.append(Outcome.INFRA)
         if self.strict and self.known:
+            found.append(Outcome.DRIFT)
+        statuses = {row["status"] for row in self.cases}
+        if "fails" in statuses or (self.strict and statuses - {"pass"}):
             found.append(Outcome.DRIFT)
         return worst(found)
 
@@ -133,6 +143,7 @@ class ResultFile:
                 }
                 for v in self.verdicts
             ],
+            **({"cases": self.cases} if self.cases else {}),
             "known": [{"name": k.name, "status": k.status, "figures": k.figures} for k in self.known],
         }
 
