@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from driftgate import __version__
-from driftgate.options import ISOLATE, OPTIONS
+from driftgate.options import CHECKS, ISOLATE, OPTIONS
 from driftgate.outcome import INTERRUPTED, DriftgateError, Outcome
 
 
@@ -73,6 +73,32 @@ def _parser() -> argparse.ArgumentParser:
     case.add_argument("--strict", action="store_true", help="fail on known defects, and on stale entries")
     case.add_argument("--list", action="store_true", dest="listed", help="describe the cases and run none")
     case.set_defaults(run=_case)
+    sweep = commands.add_parser(
+        "sweep",
+        help="try plans and histories at random, and shrink what fails",
+        description="A property test: logits agree with HuggingFace whatever the chunks and the history of the cache. "
+        "The smallest example that fails is printed as a command. Needs hypothesis.",
+    )
+    _add_options(sweep, without=("checks", "isolate_on_fail", "cases", "runs", "blocks", "junit", "history", "library"))
+    sweep.add_argument("--examples", metavar="N", default="100", help="plans, and as many histories (default: 100)")
+    sweep.set_defaults(run=_sweep)
+    matrix = commands.add_parser(
+        "matrix",
+        help="gate many models and print the table",
+        description="The gate on every tiny preset (one a family, one a size of Gemma 4), or on the models named: a "
+        "table of model by check, and the distance to HuggingFace in noise floors.",
+    )
+    matrix.add_argument("models", nargs="*", metavar="MODEL", help="presets or hf:PATH (default: the tiny presets)")
+    for name, metavar, text in (
+        ("target", "NAME", "where to run (default: llvm)"),
+        ("runs", "N", "identical prefills of check repeat (default: 30)"),
+        ("checks", "NAME[,...]", f"default: {','.join(CHECKS)}"),
+        ("seed", "S", "draws weights, prompts and the part (default: 0)"),
+        ("part", "N", "only N of the models, drawn by the seed (default: all)"),
+        ("out", "DIR", "folder for matrix.json and each model's result (default: driftgate-out)"),
+    ):
+        matrix.add_argument(f"--{name}", metavar=metavar, help=text)
+    matrix.set_defaults(run=_matrix)
     models = commands.add_parser("models", help="list the presets with their shape")
     models.set_defaults(run=_models)
     doctor = commands.add_parser("doctor", help="print versions, devices, known-bad combinations and what to do")
@@ -154,6 +180,43 @@ def _case(parsed: argparse.Namespace) -> int:
     target = parsed.target or os.environ.get("DRIFTGATE_TARGET")
     outcome = run(found, bool(parsed.names), target, Path(parsed.out), parsed.strict, cases.run, bench)
     return outcome.exit_code
+
+
+def _sweep(parsed: argparse.Namespace) -> int:
+    from driftgate.options import resolve, whole
+
+    examples = whole("examples", 1)(parsed.examples)
+    gates = importlib.import_module("fixtures.gate")
+    flags = {option.name: getattr(parsed, option.key, None) for option in OPTIONS}
+    gate = gates.gate_for(resolve(flags, os.environ, {}, gates.preset))
+    try:
+        outcome: Outcome = importlib.import_module("fixtures.sweep").run(gate, examples)
+    finally:
+        gate.close()
+        # Its result.json is that of no check.
+        gate.result.path.unlink(missing_ok=True)
+    return outcome.exit_code
+
+
+def _matrix(parsed: argparse.Namespace) -> int:
+    from driftgate.matrix import Request, part, run
+    from driftgate.options import parse_checks, whole
+
+    models = importlib.import_module("models")
+    for name in parsed.models:
+        models.find(name)
+    seed = whole("seed", 0)(parsed.seed or "0")
+    count = None if parsed.part is None else whole("part", 1)(parsed.part)
+    request = Request(
+        models=part(parsed.models or models.tiny(), count, seed),
+        checks=parse_checks(parsed.checks or ",".join(CHECKS)),
+        runs=whole("runs", 1)(parsed.runs or "30"),
+        seed=seed,
+        target=parsed.target or "llvm",
+        out=Path(parsed.out or "driftgate-out"),
+        suites=Path(_room("suites")),
+    )
+    return run(request, () if parsed.models else models.REFUSED).exit_code
 
 
 def _gate(parsed: argparse.Namespace) -> int:

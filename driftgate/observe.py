@@ -209,7 +209,7 @@ def of_histories(
     for script, lists in zip(scripts, exact, strict=True):
         file = folder / f"{script.name}.npz"
         np.savez(file, **{f"list{i}": logits for i, logits in enumerate(lists)})  # type: ignore[arg-type]
-        entries.append({**_script_to_json(script), "reference": str(file)})
+        entries.append({**script_to_json(script), "reference": str(file)})
     shares = _shared(entries, [sum(n for _, n in script.chunks) for script in scripts], subject)
     tasks = [{"kind": "histories", "scripts": share} for share in shares]
     return _told(subject, tasks, [script.name for script in scripts], progress, MOST_SEQUENCES)
@@ -217,7 +217,7 @@ def of_histories(
 
 def poisoned(subject: Subject, entries: Sequence[Plan | Script], poisons: Sequence[str]) -> list[Poisoned]:
     """Each plan and script clean, and with each poison."""
-    listed = [plan_to_json(entry) if isinstance(entry, Plan) else _script_to_json(entry) for entry in entries]
+    listed = [plan_to_json(entry) if isinstance(entry, Plan) else script_to_json(entry) for entry in entries]
     found: list[Poisoned] = []
 
     def on_event(_: int, message: dict[str, Any]) -> bool:
@@ -230,7 +230,8 @@ def poisoned(subject: Subject, entries: Sequence[Plan | Script], poisons: Sequen
     return found
 
 
-def _script_to_json(script: Script) -> dict[str, Any]:
+def script_to_json(script: Script) -> dict[str, Any]:
+    """``script`` as a process is told it."""
     return {"name": script.name, "steps": [asdict(step) for step in script.steps]}
 
 

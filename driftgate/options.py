@@ -111,7 +111,8 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _checks(text: str) -> tuple[str, ...]:
+def parse_checks(text: str) -> tuple[str, ...]:
+    """``NAME[,NAME...]`` to names, each once. Raises UsageError with those that exist."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     unknown = [name for name in names if name not in EVERY_CHECK]
     if unknown:
@@ -177,7 +178,7 @@ OPTIONS = (
     Option("plan", "default", "prefill plan of the preset, such as default or hard"),
     Option("page", "16", "tokens of a KV-cache page; TVM's kernels take 16 alone", whole("page", 1), metavar="N"),
     Option("dtype", None, "float32 or float16", otherwise="the target's own"),
-    Option("checks", ",".join(CHECKS), "checks to run", _checks, metavar="NAME[,NAME...]"),
+    Option("checks", ",".join(CHECKS), "checks to run", parse_checks, metavar="NAME[,NAME...]"),
     Option("seed", "0", "draws random weights, prompts and planted faults", whole("seed", 0), metavar="S"),
     Option(
         "prompt-ids", None, "JSON file with a list of token ids", Path, metavar="FILE", otherwise="the preset's prompt"

@@ -45,6 +45,10 @@ class DriftgateError(Exception):
 
     outcome: Outcome
 
+    def __init__(self, message: str) -> None:
+        # What is quoted in it may have lines of its own.
+        super().__init__("\\n".join(message.splitlines()))
+
 
 class UsageError(DriftgateError):
     """The user asked for something that cannot be."""

@@ -8,6 +8,9 @@ from driftgate.outcome import UsageError
 FOLDER = "hf:"
 """Prefix of a name that is the path of a HuggingFace checkpoint folder."""
 
+REFUSED = (("gemma3n", "Gemma 3n is not built: AltUp and Laurel change the residual stream itself"),)
+"""Families that are not built, and why."""
+
 
 def names() -> tuple[str, ...]:
     """The names of all presets."""

@@ -36,7 +36,12 @@ def folder_model(path: str) -> Model:
     Raises UsageError for what is no checkpoint of a family that is built: no folder, another ``model_type``, a field or
     tensor that does not fit (which it names). Raises InfraError for a file that is truncated or cannot be read.
     """
-    return _folder_model(path, Path(path).expanduser().resolve())
+    try:
+        folder = Path(path).expanduser().resolve()
+        folder.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"hf:{path[:100]} is no path: {getattr(error, 'strerror', None) or error}") from None
+    return _folder_model(path, folder)
 
 
 @cache
@@ -81,6 +86,12 @@ def _read_config(path: str, folder: Path) -> dict[str, Any]:
         raise UsageError(f"hf:{path}: config.json has no model_type")
     if fields.get("quantization_config") is not None:
         raise UsageError(f"hf:{path}: quantization_config is set, but only weights of {', '.join(DTYPES)} are read")
+    if fields.get("num_attention_heads") == 0:
+        # HuggingFace divides by it without a look.
+        raise UsageError(f"hf:{path}: num_attention_heads is 0, but must be at least 1")
+    own = fields.get("per_layer_config")
+    if own is not None and (not isinstance(own, dict) or fields["model_type"] != "gemma4_text"):
+        raise UsageError(f"hf:{path}: per_layer_config must be an object, and of a gemma4_text alone")
     if "text_config" in fields and not str(fields.get("model_type")).startswith("gemma3n"):
         raise UsageError(
             f"hf:{path}: model_type {fields.get('model_type')!r} wraps a text model with others (text_config); "
@@ -130,9 +141,16 @@ def _files(path: str, folder: Path) -> tuple[Path, ...]:
     for name in names:
         if Path(name).name != name:
             raise UsageError(f"hf:{path}: {INDEX} names {name!r}, which does not lie in the folder")
-        if not (folder / name).is_file():
+        if not _is_file(folder / name):
             raise UsageError(f"hf:{path}: {INDEX} names {name}, which is not there")
     return tuple(folder / name for name in names)
+
+
+def _is_file(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:
+        return False
 
 
 def _opened(file: Path) -> Any:
@@ -189,7 +207,10 @@ def _reference(path: str, folder: Path, family: Family, arrays: Arrays, ids: tup
 
     from models import huggingface
 
-    model = huggingface.loaded(family.model_class, folder)
+    try:
+        model = huggingface.loaded(family.model_class, folder)
+    except Exception as error:
+        raise InfraError(f"hf:{path}: HuggingFace cannot load the folder: {' '.join(str(error).split())}") from None
     for name, parameter in model.state_dict().items():
         if name == HEAD:
             continue

@@ -92,14 +92,19 @@ class Fields:
         value = self.fields.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.refuse(name, f"is {_shown(value)}, but must be a number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.refuse(name, "is too large for a number") from None
 
     def optional(self, name: str) -> float | None:
         """A number, or None where config.json has null or nothing."""
         return None if self.fields.get(name) is None else self.number(name)
 
     def truth(self, name: str) -> bool:
-        value = self.fields.get(name) or False
+        value = self.fields.get(name)
+        if value is None:
+            return False
         if not isinstance(value, bool):
             raise self.refuse(name, f"is {_shown(value)}, but must be true or false")
         return value
@@ -107,14 +112,15 @@ class Fields:
     def must_be(self, name: str, *allowed: Any) -> None:
         """Refuse a field whose other values are features that are not built."""
         value = self.fields.get(name, allowed[0])
-        if value not in allowed:
+        # Not "in": 0 equals False.
+        if not any(type(value) is type(one) and value == one for one in allowed):
             only = " or ".join(_shown(one) for one in allowed)
             raise self.refuse(name, f"is {_shown(value)}, but only {only} is built")
 
     def layer_types(self, layers: int) -> tuple[str, ...]:
         """One a layer."""
         value = self.fields.get("layer_types")
-        if not isinstance(value, list | tuple) or not set(value) <= {SLIDING, FULL}:
+        if not isinstance(value, list | tuple) or not all(kind in (SLIDING, FULL) for kind in value):
             raise self.refuse("layer_types", f"must be a list of {SLIDING} and {FULL}")
         if len(value) != layers:
             raise self.refuse("layer_types", f"has {len(value)} entries, but num_hidden_layers is {layers}")

@@ -41,7 +41,9 @@ def capped(kernel: Any, cap: float) -> Any:
     import tvm_ffi
     from tvm import tirx
 
-    scale = next(p for p in kernel.params if p.name == SCALE)
+    scale = next((p for p in kernel.params if p.name == SCALE), None)
+    if scale is None:
+        raise InfraError(f"attention softcap: kernel {kernel.attrs['global_symbol']} has no {SCALE}")
     width = tirx.const(cap * LOG2_E, "float32")
     found: list[Any] = []
 

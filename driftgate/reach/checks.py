@@ -32,7 +32,7 @@ def boundary(gate: Gate) -> Verdict:
     observed: list[Compared] = []
     for subject, group in _by_fixes(gate, plans, fixes):
         observed += observe.at_edges(subject, group, exact[0], gate.progress)
-    commands = {plan.name: _plan_command(gate, plan, fixes[plan.name]) for plan in plans}
+    commands = {plan.name: plan_command(gate, plan, fixes[plan.name]) for plan in plans}
     return boundary_check.judge(observed, floor, found, [name for name in fixes if fixes[name]], commands)
 
 
@@ -51,9 +51,7 @@ def history(gate: Gate) -> Verdict:
     for subject, group in _by_fixes(gate, scripts, fixes):
         right = [references[script.name] for script in group]
         observed += observe.of_histories(subject, group, right, gate.progress)
-    commands = {
-        script.name: gate.reproduce("history", history=script.text, **_fix(fixes[script.name])) for script in scripts
-    }
+    commands = {script.name: script_command(gate, script, fixes[script.name]) for script in scripts}
     return history_check.judge(observed, scripts, floor, commands, missed)
 
 
@@ -82,11 +80,16 @@ def _by_fixes(
         yield corrected(gate.subject, names), list(group)
 
 
+def script_command(gate: Gate, script: Script, names: Fixes) -> str:
+    """The gate of this history alone."""
+    return gate.reproduce("history", history=script.text, **_fix(names))
+
+
 def _fix(names: Fixes) -> dict[str, str]:
     return {"fix": ",".join(names)} if names else {}
 
 
-def _plan_command(gate: Gate, plan: Plan, names: Fixes) -> str:
+def plan_command(gate: Gate, plan: Plan, names: Fixes) -> str:
     """The gate of this plan alone: its prompt is the beginning of the model's own."""
     # One length is repeated over the prompt, so its end has to be said.
     tokens = {"tokens": str(len(plan.ids))} if len(plan.chunks) == 1 else {"tokens": ""}

@@ -235,5 +235,5 @@ def _full_layers(read: Fields, types: tuple[str, ...], k_eq_v: bool, head_dim: i
             raise read.refuse(f"per_layer_config.{i}", f"sets {sorted(unknown)[0]}, which no layer here can")
         if found.setdefault(kind, entry) != entry or (kind == SLIDING and entry != usual):
             raise read.refuse(f"per_layer_config.{i}", f"differs from those of the other {kind} layers")
-    full = found.get(FULL, usual)
-    return full["head_dim"], full["num_key_value_heads"]
+    full = Fields(read.family, found.get(FULL, usual))
+    return full.whole("head_dim"), full.whole("num_key_value_heads")
