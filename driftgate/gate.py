@@ -248,8 +248,9 @@ def open_gate(
     for kernel, how in settings.swap:
         if how == SINGLE_WRITER and not target.is_gpu:
             raise UsageError(f"--swap {kernel}={how}: it is a GPU kernel, and {target.name} is none")
+    shape = {**dataclasses.asdict(model.shape), "windowed": list(model.shape.windowed)}
     header = {
-        "model": {"name": model.name, "family": model.family, **dataclasses.asdict(model.shape)},
+        "model": {"name": model.name, "family": model.family, **shape},
         "target": {**dataclasses.asdict(target), "dtype": dtype},
         "versions": found,
         "plan": {

@@ -21,7 +21,7 @@ from jsonschema import Draft202012Validator
 
 import driftgate
 from driftgate import options
-from driftgate.checks import chunking, isolate, kernels, reference, repeat, sentinel
+from driftgate.checks import boundary, chunking, history, isolate, kernels, poison, reference, repeat, sentinel
 from driftgate.checks.verdict import Verdict
 from driftgate.cli import main
 from driftgate.isolation.observations import (
@@ -45,6 +45,8 @@ from driftgate.races.coverage import Coverage
 from driftgate.races.judge import Job, Judged, Report, judge
 from driftgate.races.known import KnownFinding, digest
 from driftgate.races.limits import Excess
+from driftgate.reach.observations import Compared, Poisoned
+from driftgate.reach.script import parse
 from driftgate.report.result import SCHEMA, Known, ResultFile, clean
 from driftgate.target import resolve
 from fixtures.gate import gate_for, preset
@@ -159,6 +161,21 @@ def _kernels(check: str, state: str, folder: Path) -> Verdict:
     return getattr(kernels, check)([judged], known)
 
 
+COMPARED = Compared("2,2", 4, 1e-3, {"position": 1, "vocabulary_index": 2, "values": [1.0, 1.1]}, 4)
+POISONED = Poisoned("nan", "default", 99, None, 4)
+SCRIPT = parse("cold", "a+4 a-1 a+2", range, 64)
+
+
+def _boundary(**changes: Any) -> Verdict:
+    found = replace(COMPARED, **changes)
+    return boundary.judge([found], 2**-10, {"page and window": 16}, ["2,2"], {"2,2": REPRODUCE["reproduce"]})
+
+
+def _history(**changes: Any) -> Verdict:
+    found = replace(COMPARED, name="cold", **changes)
+    return history.judge([found], [SCRIPT], 2**-10, {"cold": REPRODUCE["reproduce"]}, ["past-window"])
+
+
 WATCHED = Watched(1, 1, 4, {"merge": 1}, 5, 99, {}, None, 0)
 FIRST = {"run": 0, "chunk": 1, "call": "merge", "tensor": "LSE", "index": [0], "value": "-inf"}
 
@@ -183,6 +200,17 @@ VERDICTS: dict[str, Callable[[Path], Verdict]] = {
     "sentinel passes": lambda d: sentinel.judge(WATCHED),
     "sentinel drifts": lambda d: sentinel.judge(replace(WATCHED, bad={"lse_minus_inf": 1}, first=FIRST)),
     "sentinel is not exercised": lambda d: sentinel.judge(replace(WATCHED, kernel_calls={})),
+    "boundary passes": lambda d: _boundary(),
+    "boundary drifts": lambda d: _boundary(max_abs=0.5),
+    "boundary has a NaN": lambda d: _boundary(max_abs=None, worst={"what": "logits holds NaN", "position": 3}),
+    "boundary is not exercised": lambda d: _boundary(merge_calls=0),
+    "history passes": lambda d: _history(),
+    "history drifts": lambda d: _history(max_abs=0.5),
+    "history drifts the second time": lambda d: _history(differs={"what": "bytes differ", "position": 2}),
+    "history is not exercised": lambda d: _history(merge_calls=0),
+    "poison passes": lambda d: poison.judge([POISONED]),
+    "poison drifts": lambda d: poison.judge([replace(POISONED, differs={"what": "bytes differ", "position": 2})]),
+    "poison is not exercised": lambda d: poison.judge([replace(POISONED, filled=0)]),
     "isolate drifts": lambda d: _isolate(UNSTABLE, ("merge",)),
     "isolate drifts and names nobody": lambda d: _isolate(OFF_REFERENCE, (), max_abs=None),
     "isolate is not exercised": lambda d: _isolate(NONE, ()),

@@ -19,6 +19,7 @@ def figures(observed: Sequence[Compared], noise_floor: float) -> dict[str, Any]:
         "noise_floor": noise_floor,
         "band_factor": BAND_FACTOR,
         "band": band(noise_floor),
+        "fault_hits": sum(found.fault_hits for found in observed),
     }
 
 

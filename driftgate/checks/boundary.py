@@ -12,7 +12,7 @@ from driftgate.plan import Plan, split
 from driftgate.reach.observations import Compared
 
 NAME = "boundary"
-PERIODS = 3
+PERIODS = 2
 """How many windows, or edges, long a prompt is whose chunks meet an edge at every offset."""
 
 
@@ -57,15 +57,18 @@ def judge(
     edges: Mapping[str, int],
     corrected: Sequence[str],
     commands: Mapping[str, str],
+    beyond: Mapping[str, int] | None = None,
 ) -> Verdict:
     """Pass if every plan is within the band of HuggingFace at every position.
 
     ``corrected`` names the plans that ran with a corrected kernel; ``commands`` has for each plan the command that runs
-    it alone. Negative controls: ``page-edge``, ``window-edge``.
+    it alone; ``beyond`` are edges longer than the prompts, which no plan meets. Negative controls: ``page-edge``,
+    ``window-edge``.
     """
     counts: dict[str, Any] = {
         "plans": len(observed),
         "edges": dict(edges),
+        "beyond": dict(beyond or {}),
         "corrected": len(corrected),
         **figures(observed, noise_floor),
     }
@@ -82,4 +85,6 @@ def judge(
         f"{len(observed)} plans around {where}: {counts['positions']} positions, max abs {counts['max_abs']:.2e}, "
         f"{width(noise_floor)}"
     )
+    if beyond:
+        message += f"; too long to be met: {', '.join(f'{name} {length}' for name, length in beyond.items())}"
     return Verdict(NAME, Outcome.PASS, message, counts)

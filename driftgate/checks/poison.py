@@ -25,6 +25,7 @@ def judge(observed: Sequence[Poisoned]) -> Verdict:
         "poisons": names,
         "filled": sum(found.filled for found in observed),
         "merge_calls": sum(found.merge_calls for found in observed),
+        "fault_hits": sum(found.fault_hits for found in observed),
     }
     bad = [found for found in observed if found.differs]
     if bad:

@@ -26,14 +26,17 @@ def boundary(gate: Gate) -> Verdict:
     shape, chunk = gate.model.shape, max(gate.plan.chunks)
     found = edges(shape, gate.target, gate.dtype, chunk)
     ids = gate.model.prompt(boundary_check.longest(found, gate.most_positions), gate.settings.seed)
-    plans = boundary_check.plans(found, ids, chunk, shape.window)
+    met = {name: length for name, length in found.items() if length < len(ids)}
+    plans = boundary_check.plans(met, ids, chunk, shape.window)
     exact, floor = gate.reference_of([ids])
     fixes = {plan.name: gate.fixes(_chunks(plan)) for plan in plans}
     observed: list[Compared] = []
     for subject, group in _by_fixes(gate, plans, fixes):
         observed += observe.at_edges(subject, group, exact[0], gate.progress)
     commands = {plan.name: plan_command(gate, plan, fixes[plan.name]) for plan in plans}
-    return boundary_check.judge(observed, floor, found, [name for name in fixes if fixes[name]], commands)
+    fixed = [name for name in fixes if fixes[name]]
+    beyond = {name: length for name, length in found.items() if name not in met}
+    return boundary_check.judge(observed, floor, met, fixed, commands, beyond)
 
 
 def history(gate: Gate) -> Verdict:

@@ -17,6 +17,8 @@ class Compared:
     worst: dict[str, Any]
     """Where that is: position, vocabulary index, both values and bit patterns; or what makes them unusable."""
     merge_calls: int
+    fault_hits: int = 0
+    """Strikes of the planted fault."""
     differs: dict[str, Any] | None = None
     """Of a history that was run twice: where the second time differs in bytes from the first."""
 
@@ -34,3 +36,5 @@ class Poisoned:
     differs: dict[str, Any] | None
     """Where it differs in bytes from a run without poison."""
     merge_calls: int
+    fault_hits: int = 0
+    """Strikes of the planted fault."""

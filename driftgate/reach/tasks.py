@@ -33,8 +33,9 @@ def edges(job: Job) -> None:
     for number, entry in enumerate(job.task["plans"]):
         plan = plan_from_json(entry)
         fault.begin_run(NO_RUN - number)
+        before = fault.hits
         found = compared(plan.name, list(of_plan(session, plan)), [exact], counter.take()[0])
-        worker.emit("compared", **asdict(found))
+        worker.emit("compared", **{**asdict(found), "fault_hits": fault.hits - before})
     worker.emit("done", fault_hits=fault.hits)
 
 
@@ -47,13 +48,15 @@ def histories(job: Job) -> None:
     for number, entry in enumerate(job.task["scripts"]):
         steps = [step_from_json(step) for step in entry["steps"]]
         fault.begin_run(NO_RUN - number)
+        before = fault.hits
         first = list(of_steps(session, steps))
         merges = counter.take()[0]
         again = list(of_steps(session, steps))
         counter.take()
         exact = np.load(entry["reference"])
         found = asdict(compared(entry["name"], first, [exact[f"list{i}"] for i in range(len(exact))], merges))
-        worker.emit("compared", **{**found, "differs": differing(first, again)})
+        hits = fault.hits - before
+        worker.emit("compared", **{**found, "fault_hits": hits, "differs": differing(first, again)})
     worker.emit("done", fault_hits=fault.hits)
 
 
@@ -74,10 +77,12 @@ def poison(job: Job) -> None:
         clean = pieces(entry)
         counter.take()
         for name in job.task["poisons"]:
+            before = fault.hits
             spoiler.begin(name, job.dtype, session)
             found = pieces(entry)
             filled = spoiler.end()
-            made = Poisoned(name, entry["name"], filled, differing(clean, found), counter.take()[0])
+            merges, hits = counter.take()[0], fault.hits - before
+            made = Poisoned(name, entry["name"], filled, differing(clean, found), merges, hits)
             worker.emit("poisoned", **asdict(made))
     worker.emit("done", fault_hits=fault.hits)
 
