@@ -56,6 +56,8 @@ REPORTED = {
     "gqa-groups": "HL",
 }
 """What public reports have, and the checks that each belongs to. driftgate's own finds come on top."""
+ALONE = {"OMP_NUM_THREADS": "1", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
+"""On a busy machine the threads of HuggingFace wait for each other, and those of TVM spin on when a process is done."""
 
 
 def started(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -63,8 +65,7 @@ def started(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "driftgate.cli", "case", *words],
         cwd=folder,
-        # HuggingFace on one thread, and none of TVM's spins: whoever else uses the machine.
-        env={**clean_environment(), "OMP_NUM_THREADS": "1", "TVM_THREAD_POOL_SPIN_COUNT": "0"},
+        env={**clean_environment(), **ALONE},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -274,8 +275,16 @@ def recorded(name: str = "made-here", letters: str = "K", how: str = "plans", **
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench(resolve("llvm"), tmp_path_factory.mktemp("bench"))
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    import torch
+
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in ALONE.items():
+            patch.setenv(key, value)
+        torch.set_num_threads(1)
+        yield Bench(resolve("llvm"), tmp_path_factory.mktemp("bench"))
+        torch.set_num_threads(threads)
 
 
 OVER = {"model": "gemma3-tiny", "chunks": ["33"], "stock": True}

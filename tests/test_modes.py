@@ -140,10 +140,14 @@ def test_tree_that_grows_in_a_second_forward_fails_where_layers_have_a_window(ti
     session, _ = opened(tiny, trees=True)
     for name in ("kv_state_clear", "kv_state_add_sequence"):
         session._builtin(name)(session.cache, *([0] if name.endswith("sequence") else []))
-    session._forward("prefill_to_last_hidden_states", 0, IDS[:20])
-    session._forward("prefill_to_last_hidden_states", 0, IDS[20:24], (-1, 0, 0, 2))
+
+    def forward(ids, parents=()):
+        return session._forward("prefill_to_last_hidden_states", {0: len(ids)}, session._embedded(ids), parents)
+
+    forward(IDS[:20])
+    forward(IDS[20:24], (-1, 0, 0, 2))
     with pytest.raises(ValueError, match=r"Mismatched length_info\.ndim"):
-        session._forward("prefill_to_last_hidden_states", 0, IDS[24:27], (3, 3, 4))
+        forward(IDS[24:27], (3, 3, 4))
 
 
 def test_shadow_finds_a_wrong_kernel_and_no_other(tiny):

@@ -68,7 +68,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 
 
 def gate(*words: str) -> tuple[str, ...]:
-    return "gate", "gemma3-tiny", "--target", "llvm", "--runs", "4", "--blocks", "2", *words
+    return "gate", "gemma3-tiny", "--target", "llvm", "--runs", "4", "--blocks", "1", *words
 
 
 WITHOUT_BOUNDARY = ("fork-short", "stale-large", "stale-workspace")
@@ -454,6 +454,7 @@ def test_a_fault_is_caught_by_its_check_and_by_none_that_cannot_see_it(gates: Ga
     assert f"PLANTED FAULT: {name}" in done.out
     verdicts = {check["check"]: check["verdict"] for check in done.result["checks"]}
     assert verdicts[by] == "drift", done.out
+    assert done.check(by)["figures"]["fault_hits"] > 0
     assert {check for check in BLIND if verdicts[check] != "pass"} == set()
     drifted = {check for check, verdict in verdicts.items() if verdict == "drift"}
     assert drifted - {by} <= ALSO.get(name, set())
