@@ -121,7 +121,8 @@ BAD_TEXTS: list[tuple[str, str, str]] = [
     (
         "checks",
         "x repeat,x Repeat,x , repeat,",
-        "unknown check '.*'; the checks are repeat, chunking, reference, sentinel, boundary, history, poison, isolate, races, limits, codegen",
+        "unknown check '.*'; the checks are repeat, chunking, reference, sentinel, boundary, history, poison, isolate, "
+        "races, limits, codegen",
     ),
     ("fault", "nan-row:x", "--{0} '{1}': 'x' is not a probability per kernel call"),
     ("fault", "nan-row:0 nan-row:-1 nan-row:1.01 nan-row:nan nan-row:inf", "--{0} '{1}': " + PROBABILITY),
