@@ -71,8 +71,8 @@ def gate(*words: str) -> tuple[str, ...]:
     return "gate", "gemma3-tiny", "--target", "llvm", "--runs", "4", "--blocks", "1", *words
 
 
-WITHOUT_BOUNDARY = ("fork-short", "stale-large", "stale-workspace")
-"""Faults of which ``batch-leak`` and ``stale-page`` say what boundary does: it takes the longest."""
+WITHOUT_BOUNDARY = ("fork-short", "batch-leak", "stale-large", "stale-workspace")
+"""Boundary takes the longest, and has no fork and no batch; of stale memory, ``stale-page`` says what it does."""
 
 
 def planted(fault: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
+from driftgate.kernels.hosted import hosted
 from driftgate.kernels.references import references
 from driftgate.kernels.signatures import SIGNATURES
 from driftgate.seam import CacheConfig, Kernel
@@ -24,8 +25,6 @@ _LENGTHS = [argument.name for argument in SIGNATURES["tree_paged"]].index("lengt
 
 def _chunk_window(config: CacheConfig, replaced: Kernel, given: dict[str, Any], not_finite: Counter[str]) -> Kernel:
     """The in-chunk kernel is one for all layers and is not told which calls it; they call it in order."""
-    from driftgate.kernels.replacements import hosted
-
     whole = hosted("prefill_ragged", references(config)["prefill_ragged"], not_finite)
     assert config.window is not None
     sliding = hosted(

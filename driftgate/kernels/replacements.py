@@ -7,16 +7,15 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from driftgate.compile import library
-from driftgate.kernels.references import Reference, references
-from driftgate.kernels.signatures import OUT, PAGES, check
+from driftgate.kernels.hosted import hosted
+from driftgate.kernels.patches import PATCHES
+from driftgate.kernels.references import references
 from driftgate.model import Shape
 from driftgate.outcome import UsageError
 from driftgate.seam import KERNELS, Kernel, Swap
 from driftgate.target import TargetSpec, resolve, to_tvm
-from driftgate.tensors import copied, is_float, is_tensor, restore
+from driftgate.tensors import is_tensor
 
 NUMPY, TVM_CPU, SINGLE_WRITER = "numpy", "tvm-cpu", "single-writer"
 NAMES = tuple(KERNELS.values())
@@ -76,8 +75,6 @@ def description(kernel: str, how: str, shape: Shape, spec: TargetSpec, dtype: st
 def swap(kernel: str, given: dict[str, Any], not_finite: Counter[str]) -> Swap:
     """The swap that ``description`` describes. Calls that were given NaN or infinity are counted in ``not_finite``."""
     if "patch" in given:
-        from driftgate.kernels.patches import PATCHES
-
         patch = PATCHES[given["patch"]]
         return lambda config, replaced: patch(config, replaced, given, not_finite)
     if "library" not in given:
@@ -88,22 +85,6 @@ def swap(kernel: str, given: dict[str, Any], not_finite: Counter[str]) -> Swap:
     if given.get("how") == TVM_CPU:
         return lambda config, replaced: hosted(kernel, _on_tensors(function), not_finite)
     return lambda config, replaced: function
-
-
-def hosted(kernel: str, reference: Reference, not_finite: Counter[str]) -> Kernel:
-    """A kernel that copies its arguments to the host, runs ``reference`` on arrays, and copies the results back."""
-
-    def run(*args: Any) -> None:
-        signature = check(kernel, args)
-        arrays = [copied(arg) if is_tensor(arg) else arg for arg in args]
-        read = [a for a, s in zip(arrays, signature, strict=True) if s.role != OUT and s.name != PAGES and is_float(a)]
-        not_finite[kernel] += any(not np.isfinite(array).all() for array in read)
-        reference(*arrays)
-        for arg, array, argument in zip(args, arrays, signature, strict=True):
-            if argument.role.endswith(OUT):
-                restore(arg, array)
-
-    return run
 
 
 def _on_tensors(function: Kernel) -> Callable[..., None]:
