@@ -121,12 +121,12 @@ class Gate:
 
         exact = [self.model.reference(self.arrays, ids, "float64") for ids in lists]
         # What one token has to say is rounded too little to measure by.
-        floors = [
+        longest = max(map(len, lists))
+        return exact, max(
             noise_floor(right, self.model.reference(self.arrays, ids, self.dtype))
             for ids, right in zip(lists, exact, strict=True)
-            if len(ids) > 1 or len(lists) == 1
-        ]
-        return exact, max(floors)
+            if len(ids) > 1 or longest == 1
+        )
 
     @property
     def most_positions(self) -> int:

@@ -233,4 +233,8 @@ if __name__ == "__main__":
     # The module by its name, not this second copy of it: the tasks of other rooms speak through it too.
     from driftgate import worker  # noqa: PLW0406
 
-    sys.exit(worker.main(sys.argv[1]))
+    status = worker.main(sys.argv[1])
+    worker._channel.flush()
+    sys.stderr.flush()
+    # On a busy machine TVM's pool of threads takes seconds to end; all that was to be said is said.
+    os._exit(status)

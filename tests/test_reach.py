@@ -237,7 +237,6 @@ def test_a_history_with_a_known_defect_runs_where_it_is_given_and_names_its_like
     assert f"--history '{FORKED}'" in verdict.evidence["reproduce"]
 
 
-@pytest.mark.xfail(raises=ValueError, strict=True, reason="no list is longer than a token, so no noise floor is taken")
 def test_a_history_of_sequences_of_one_token_is_judged(judged: Callable[..., Verdict]) -> None:
     assert judged(checks.history, history="a+1 b+1").outcome is Outcome.NOT_EXERCISED
 

@@ -160,8 +160,8 @@ def test_reference_that_does_not_fit_names_the_argument(tiny):
     """A library that calls merge with another LSE than its reference takes."""
     from collections import Counter
 
-    from driftgate.kernels.references import merge
     from driftgate.kernels.hosted import hosted
+    from driftgate.kernels.references import merge
 
     def other(config, replaced):
         kernel = hosted("merge", merge, Counter())
@@ -179,8 +179,8 @@ def test_swapped_kernel_logs_the_nan_that_it_was_given():
 
     import tvm
 
-    from driftgate.kernels.references import merge
     from driftgate.kernels.hosted import hosted
+    from driftgate.kernels.references import merge
 
     seen = Counter()
     arrays = [np.ones(shape, np.float32) for shape in ((2, 3, 4), (2, 3), (2, 3, 4), (2, 3))]

@@ -13,7 +13,7 @@ from driftgate.reach.observations import Compared
 
 NAME = "boundary"
 PERIODS = 2
-"""How many windows, or edges, long a prompt is whose chunks meet an edge at every offset."""
+"""How many times the longest edge a prompt is long whose chunks begin at one offset to an edge after the other."""
 
 
 def longest(edges: Mapping[str, int], capacity: int) -> int:
@@ -26,8 +26,8 @@ def plans(edges: Mapping[str, int], ids: Sequence[int], chunk: int, window: int 
 
     For each edge e and n in e - 1, e, e + 1: a first chunk of n and more after it; a chunk of n onto a past that is no
     multiple of anything; a past of n; n tokens in all. Two edges and three tokens. And a periodic sweep: chunks of
-    e - 1 and e + 1 over a long prompt, whose starts meet the edge at every offset. No chunk is longer than the window,
-    which is a known defect and a probe of its own.
+    e - 1 and e + 1 over a long prompt, which begin at one offset to the edge after the other. No chunk is longer than
+    the window, which is a known defect and a probe of its own.
     """
     most = len(ids)
     step = min(chunk, window or chunk)

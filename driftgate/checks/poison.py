@@ -10,7 +10,7 @@ from driftgate.outcome import Outcome
 from driftgate.reach.observations import Poisoned
 
 NAME = "poison"
-RECYCLED = "a+20 b+18 a-9 -b c=a@9 c+24 a+14 c+1"
+RECYCLED = "a+20 b+18 a-9 -b c=a@9 c+20 a+14 c+1"
 """A history that takes tokens back, frees pages and uses them again; short enough for every window of 32 or more."""
 
 

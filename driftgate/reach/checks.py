@@ -9,9 +9,11 @@ from driftgate import observe
 from driftgate.checks import boundary as boundary_check
 from driftgate.checks import history as history_check
 from driftgate.checks import poison as poison_check
+from driftgate.checks.history import left_out
 from driftgate.checks.verdict import Verdict
 from driftgate.gate import Gate
 from driftgate.modes.poison import POISONS
+from driftgate.outcome import UsageError
 from driftgate.plan import Plan
 from driftgate.reach.edges import edges
 from driftgate.reach.observations import Compared
@@ -43,9 +45,8 @@ def history(gate: Gate) -> Verdict:
     """P: histories of every kind, against HuggingFace on every token list that they make."""
     given, shape = gate.settings.history, gate.model.shape
     texts = {"given": given} if given else history_check.texts(max(gate.plan.chunks), shape.window)
-    every = [_script(gate, name, text) for name, text in texts.items()]
-    missed = [] if given else [script.name for script in every if history_check.left_out(script, shape.window)]
-    scripts = [script for script in every if script.name not in missed]
+    scripts = [_script(gate, "given", given)] if given else _fitting(gate, texts)
+    missed = [name for name in texts if name not in {script.name for script in scripts}]
     exact, floor = gate.reference_of([ids for script in scripts for ids in script.lists])
     remaining = iter(exact)
     references = {script.name: [next(remaining) for _ in script.lists] for script in scripts}
@@ -68,6 +69,19 @@ def poison(gate: Gate) -> Verdict:
 
 def _script(gate: Gate, name: str, text: str) -> Script:
     return parse(name, text, lambda count: gate.model.prompt(count, gate.settings.seed), gate.model.shape.capacity)
+
+
+def _fitting(gate: Gate, texts: dict[str, str]) -> list[Script]:
+    """The scripts that fit the cache, whose logits can be held, and that meet no known defect."""
+    found = []
+    for name, text in texts.items():
+        try:
+            script = _script(gate, name, text)
+        except UsageError:
+            continue  # more tokens than the cache holds
+        if max(map(len, script.lists)) <= gate.most_positions and not left_out(script, gate.model.shape.window):
+            found.append(script)
+    return found
 
 
 def _chunks(plan: Plan) -> list[tuple[int, int]]:
@@ -96,4 +110,5 @@ def plan_command(gate: Gate, plan: Plan, names: Fixes) -> str:
     """The gate of this plan alone: its prompt is the beginning of the model's own."""
     # One length is repeated over the prompt, so its end has to be said.
     tokens = {"tokens": str(len(plan.ids))} if len(plan.chunks) == 1 else {"tokens": ""}
-    return gate.reproduce("reference", chunk=plan.name, prompt_ids="", **tokens, **_fix(names))
+    # The gate's own plan may have corrections of its own.
+    return gate.reproduce("reference", plan="", chunk=plan.name, prompt_ids="", **tokens, **_fix(names))

@@ -18,8 +18,8 @@ MOST_SEQUENCES = 8
 """Alive at one time."""
 
 _STEP = re.compile(
-    r"(?P<add>[a-z]\+\d+(?:,[a-z]\+\d+)*)|(?P<pop>[a-z])-(?P<many>\d+)"
-    r"|(?P<child>[a-z])=(?P<parent>[a-z])(?:@(?P<at>\d+))?|-(?P<gone>[a-z])"
+    r"(?P<add>[a-z]\+[0-9]{1,7}(?:,[a-z]\+[0-9]{1,7})*)|(?P<pop>[a-z])-(?P<many>[0-9]{1,7})"
+    r"|(?P<child>[a-z])=(?P<parent>[a-z])(?:@(?P<at>[0-9]{1,7}))?|-(?P<gone>[a-z])"
 )
 
 
