@@ -183,9 +183,9 @@ def _longest(model: Any, edges: dict[str, int]) -> tuple[int, ...]:
 
 
 def _script(model: Any, name: str, text: str) -> Any:
-    from driftgate.reach.script import parse
+    from driftgate.reach.script import of_model
 
-    return parse(name, text, lambda count: model.prompt(count, SEED), model.shape.capacity)
+    return of_model(model, name, text, SEED)
 
 
 def _scripts(model: Any) -> list[Any]:

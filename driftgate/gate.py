@@ -22,7 +22,7 @@ from driftgate.observe import Progress
 from driftgate.options import ISOLATE, Settings, command_line
 from driftgate.outcome import DriftgateError, InfraError, Outcome, UsageError
 from driftgate.plan import PAGE, Plan, chunk_lengths
-from driftgate.reach.script import parse
+from driftgate.reach.script import of_model
 from driftgate.report.result import Known, ResultFile
 from driftgate.subject import Subject, ready, rounded
 from driftgate.target import TargetSpec, check_dtype, default_dtype, open_device, resolve
@@ -240,7 +240,7 @@ def open_gate(
         fixes = settings.fix
     corrections.check(fixes, target, model.shape)
     if settings.history is not None:
-        parse("given", settings.history, lambda count: model.prompt(count, settings.seed), model.shape.capacity)
+        of_model(model, "given", settings.history, settings.seed)
     if ISOLATE in settings.checks and settings.runs < 2:
         raise UsageError(f"--runs {settings.runs}: isolation compares identical prefills, so it takes two or more")
     if settings.library is not None and not settings.library.is_file():

@@ -12,17 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from driftgate.model import slug
+from driftgate.options import LETTERS
 from driftgate.outcome import InfraError, Outcome, UsageError, worst
 
-LETTERS = {
-    "repeat": "R",
-    "chunking": "K",
-    "reference": "H",
-    "sentinel": "N",
-    "boundary": "B",
-    "history": "P",
-    "poison": "X",
-}
 FILE = "matrix.json"
 
 
@@ -103,7 +96,7 @@ def run(request: Request, refused: Sequence[tuple[str, str]], line: Callable[[st
 
 def _gate(request: Request, model: str) -> Entry:
     """The gate without probes of known defects: they do not depend on the model."""
-    folder = request.out / model.replace("/", "-").replace(":", "-")
+    folder = request.out / slug(model)
     options = {
         "model": model,
         "target": request.target,

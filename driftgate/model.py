@@ -79,12 +79,17 @@ class Model:
     @property
     def slug(self) -> str:
         """The name as a part of a file's name."""
-        return re.sub(r"[^A-Za-z0-9.]+", "-", self.name).strip("-.")[-60:]
+        return slug(self.name)
 
     def plan(self, name: str) -> PlanPreset:
         if name not in self.plans:
             raise UsageError(f"{self.name} has no plan {name!r}; it has {', '.join(self.plans)}")
         return self.plans[name]
+
+
+def slug(name: str) -> str:
+    """The name of a model as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name)[-60:].strip("-.")
 
 
 def check_arrays(arrays: Arrays, name: str) -> None:

@@ -14,6 +14,8 @@ from driftgate.plan import parse_chunks
 DEFAULT_MODEL = "gemma4-tiny"
 CHECKS = ("repeat", "chunking", "reference", "sentinel", "boundary", "history", "poison")
 """What a gate runs."""
+LETTERS = dict(zip(CHECKS, "RKHNBPX", strict=True))
+"""How cases and tables call them."""
 ISOLATE = "isolate"
 KERNEL_CHECKS = ("races", "limits", "codegen")
 """What a gate judges of GPU kernels where it is asked to; they need no device."""

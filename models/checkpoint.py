@@ -54,7 +54,7 @@ def _folder_model(path: str, folder: Path) -> Model:
     _check_tensors(path, files, shapes)
     count = sum(prod(shape) for shape in shapes.values())
     window = config.window
-    plans = plans_of(window, min(16, max((window or 64) // 4, 2)))
+    plans = plans_of(window, min(16, max((window or 64) // 4, 2), window or 16))
     if window is not None and window > LONGEST_WINDOW:
         del plans["hard"]
     capacity = -(-max(512, *(plan.tokens for plan in plans.values())) // 16) * 16
@@ -66,7 +66,7 @@ def _folder_model(path: str, folder: Path) -> Model:
         plans=plans,
         module=lambda target, dtype: family.module(config, target, dtype),
         arrays=lambda seed: _load(path, files, shapes),
-        reference=lambda arrays, ids, dtype: _reference(path, folder, family, arrays, ids, dtype),
+        reference=_Reference(path, folder, family),
         prompt=lambda tokens, seed: random_prompt(config.vocab_size, tokens, seed),
         preset={"runs": "20", "checks": "repeat,chunking,reference,sentinel"} if count > LARGE else {},
     )
@@ -193,7 +193,7 @@ def _load(path: str, files: tuple[Path, ...], shapes: Mapping[str, tuple[int, ..
     found = {}
     for file in files:
         with _opened(file) as tensors:
-            for name in tensors.keys():  # noqa: SIM118
+            for name in tensors.keys():  # noqa: SIM118, it is no mapping
                 found[name] = tensors.get_tensor(name).to(torch.float32)
     head = found.pop(HEAD, None)
     if head is not None and not torch.equal(head, found[EMBEDDING]):
@@ -201,20 +201,45 @@ def _load(path: str, files: tuple[Path, ...], shapes: Mapping[str, tuple[int, ..
     return {name: found[name].contiguous().numpy() for name in shapes}
 
 
-def _reference(path: str, folder: Path, family: Family, arrays: Arrays, ids: tuple[int, ...], dtype: str) -> Any:
-    """HuggingFace's own load of the folder, whose parameters have to be ``arrays``, or what float16 makes of them."""
-    import numpy as np
+class _Reference:
+    """HuggingFace's model of the folder. Its own load has to have the parameters under test, or what float16 makes of
+    them; that is looked at once for each set of arrays, since a check asks for dozens of prompts."""
 
-    from models import huggingface
+    def __init__(self, path: str, folder: Path, family: Family) -> None:
+        self.path = path
+        self.folder = folder
+        self.family = family
+        self._compared: Arrays | None = None
 
-    try:
-        model = huggingface.loaded(family.model_class, folder)
-    except Exception as error:
-        raise InfraError(f"hf:{path}: HuggingFace cannot load the folder: {' '.join(str(error).split())}") from None
-    for name, parameter in model.state_dict().items():
-        if name == HEAD:
-            continue
-        theirs, ours = parameter.numpy(), arrays[name]
-        if not (np.array_equal(theirs, ours) or np.array_equal(theirs.astype("float16").astype("float32"), ours)):
-            raise InfraError(f"hf:{path}: HuggingFace loads other values of {name} than those in the file")
-    return huggingface.logits(lambda: model, arrays, ids, dtype)
+    def __call__(self, arrays: Arrays, ids: tuple[int, ...], dtype: str) -> Any:
+        """Logits ``(n, vocab)`` at every position of ``ids``. Raises InfraError where the loads differ, or fail."""
+        from models import huggingface
+
+        if self._compared is arrays:
+            return huggingface.logits(self._empty, arrays, ids, dtype)
+        try:
+            model = huggingface.loaded(self.family.model_class, self.folder)
+        except Exception as error:
+            said = " ".join(str(error).split())
+            raise InfraError(f"hf:{self.path}: HuggingFace cannot load the folder: {said}") from None
+        self._compare(model, arrays)
+        self._compared = arrays
+        return huggingface.logits(lambda: model, arrays, ids, dtype)
+
+    def _empty(self) -> Any:
+        import transformers
+
+        from models import huggingface
+
+        config = transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True)
+        return huggingface.empty(getattr(transformers, self.family.model_class), config)
+
+    def _compare(self, model: Any, arrays: Arrays) -> None:
+        import numpy as np
+
+        for name, parameter in model.state_dict().items():
+            if name == HEAD:
+                continue
+            theirs, ours = parameter.numpy(), arrays[name]
+            if not (np.array_equal(theirs, ours) or np.array_equal(theirs.astype("float16").astype("float32"), ours)):
+                raise InfraError(f"hf:{self.path}: HuggingFace loads other values of {name} than those in the file")

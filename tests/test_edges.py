@@ -437,7 +437,13 @@ def test_a_wrong_history_is_named_before_one_that_does_not_repeat_and_its_steps_
 # --- poison -----------------------------------------------------------------------------------------------------------
 
 CLEAN = [Poisoned(name, where, 1000, None, 12) for where in ("default", "recycled") for name in ("nan", "large")]
-DIFFERS = {"index": [4, 1], "position": 14, "values": [1.0, float("nan")], "bits": ["0x3f800000", "0x7fc00000"]}
+DIFFERS = {
+    "what": "bytes differ",
+    "index": [4, 1],
+    "position": 14,
+    "values": [1.0, float("nan")],
+    "bits": ["0x3f800000", "0x7fc00000"],
+}
 
 
 def test_runs_with_the_bytes_of_a_clean_one_pass_and_say_how_much_was_filled() -> None:
@@ -459,7 +465,8 @@ def test_one_run_that_differs_is_drift_with_its_poison_and_place(at: int) -> Non
     verdict = poison.judge(observed)
     assert verdict.outcome is Outcome.DRIFT
     assert verdict.message == (
-        f"1 of 4 runs read memory that nobody wrote; first {CLEAN[at].where} under {CLEAN[at].name} at position 14"
+        f"1 of 4 runs are not as without poison; first {CLEAN[at].where} under {CLEAN[at].name}: bytes differ "
+        "at position 14"
     )
     assert verdict.evidence == {"poison": CLEAN[at].name, "where": CLEAN[at].where, **DIFFERS}
 

@@ -1,11 +1,14 @@
 """Count, digest, replay and shadow on the real kernels of the real cache: each finds its fault and changes no byte."""
 
 import ctypes
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from driftgate.calls import Calls, vm_name
+from driftgate.kernels import replacements
+from driftgate.kernels.corrections import swaps
 from driftgate.kernels.references import references
 from driftgate.kernels.vm_calls import functions, plain_library
 from driftgate.modes.count import Count
@@ -22,10 +25,10 @@ EVERY_WAY = Plan("t", IDS, (20, 1, 11, 16), ("prefill", "fork", "tree", "prefill
 CALLS = {"rotary": 15, "prefill_ragged": 30, "append": 15, "merge": 20, "prefill_sliding": 16, "prefill_paged": 4}
 
 
-def opened(tiny, modes=(), vm=False, faults=(), replacements=None, trees=False):
+def opened(tiny, modes=(), vm=False, faults=(), plain=None, trees=False, swapped=None):
     import tvm
 
-    seam, calls = Seam(faults=list(faults)), Calls(list(modes), vm, replacements)
+    seam, calls = Seam(swapped or {}, faults=list(faults)), Calls(list(modes), vm, plain)
     seam.exchange_trees = trees
     calls.attach(seam)
     session = open_session(tiny.library, tiny.params, tvm.cpu(), tiny.dtype, tiny.capacity, seam)
@@ -136,8 +139,8 @@ def test_tree_kernels_of_the_cpu_are_the_wrong_way_round(tiny):
         logits(opened(tiny)[0], EVERY_WAY)
 
 
-def test_tree_that_grows_in_a_second_forward_fails_where_layers_have_a_window(tiny):
-    session, _ = opened(tiny, trees=True)
+def growing_tree(session):
+    """20 tokens, a tree of four nodes, and three more nodes below its last; the hidden states of those three."""
     for name in ("kv_state_clear", "kv_state_add_sequence"):
         session._builtin(name)(session.cache, *([0] if name.endswith("sequence") else []))
 
@@ -146,8 +149,22 @@ def test_tree_that_grows_in_a_second_forward_fails_where_layers_have_a_window(ti
 
     forward(IDS[:20])
     forward(IDS[20:24], (-1, 0, 0, 2))
+    return forward(IDS[24:27], (3, 3, 4)).numpy()[0]
+
+
+def test_tree_that_grows_in_a_second_forward_fails_where_layers_have_a_window(tiny):
     with pytest.raises(ValueError, match=r"Mismatched length_info\.ndim"):
-        forward(IDS[24:27], (3, 3, 4))
+        growing_tree(opened(tiny, trees=True)[0])
+
+
+def test_a_tree_grows_where_its_kernel_is_given_the_lengths_alone(tiny):
+    given = swaps("tree-length-info", tiny.model.shape, tiny.target, tiny.dtype)["tree_paged"]
+    swap = {"tree_paged": replacements.swap("tree_paged", given, Counter())}
+    grown = growing_tree(opened(tiny, trees=True, swapped=swap)[0])
+    # The path to the last node: over 20, 22 and 23 of the first tree, then 24 and its child 26.
+    path = (*IDS[:21], *IDS[22:25], IDS[26])
+    straight = np.concatenate([c.hidden.numpy()[0] for c in opened(tiny)[0].prefill(Plan("t", path, (len(path),)))])
+    np.testing.assert_allclose(grown[[0, 2]], straight[-2:], atol=1e-4)
 
 
 def test_shadow_finds_a_wrong_kernel_and_no_other(tiny):
@@ -235,7 +252,7 @@ def test_vm_function_is_replaced_by_its_plain_twin(tiny, plain, bare):
         return lambda *args: (called.append(name), plain(name)(*args))
 
     names = ["vm:linear1", "vm:take1", "vm:fused_multiply37_tanh1_multiply38"]
-    session, _ = opened(tiny, replacements={name: spy(name) for name in names})
+    session, _ = opened(tiny, plain={name: spy(name) for name in names})
     swapped = logits(session)
     assert {name: called.count(name) for name in names} == dict(zip(names, (24, 3, 6), strict=True))
     assert np.abs(swapped - bare).max() < 1e-4

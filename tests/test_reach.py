@@ -241,6 +241,13 @@ def test_a_history_of_sequences_of_one_token_is_judged(judged: Callable[..., Ver
     assert judged(checks.history, history="a+1 b+1").outcome is Outcome.NOT_EXERCISED
 
 
+def test_a_run_of_nan_is_not_the_same_as_another(judged: Callable[..., Verdict]) -> None:
+    """A NaN in the same place every time has the same bytes, and hides whatever the poison does."""
+    verdict = judged(checks.poison, fault="nan-row:1")
+    assert verdict.outcome is Outcome.DRIFT
+    assert "the run without poison holds NaN" in verdict.message
+
+
 # --- poison on a real cache -------------------------------------------------------------------------------------------
 
 

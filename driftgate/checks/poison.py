@@ -31,9 +31,10 @@ def judge(observed: Sequence[Poisoned]) -> Verdict:
     if bad:
         first = bad[0]
         what = first.differs or {}
+        place = f" at position {what['position']}" if "position" in what else ""
         message = (
-            f"{len(bad)} of {len(observed)} runs read memory that nobody wrote; first {first.where} under {first.name} "
-            f"at position {what.get('position')}"
+            f"{len(bad)} of {len(observed)} runs are not as without poison; first {first.where} under {first.name}: "
+            f"{what['what']}{place}"
         )
         evidence = {"poison": first.name, "where": first.where, **what}
         return Verdict(NAME, Outcome.DRIFT, message, figures, evidence)

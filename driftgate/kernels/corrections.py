@@ -17,7 +17,7 @@ from driftgate.kernels.softcap import capped
 from driftgate.model import Shape
 from driftgate.outcome import UsageError
 from driftgate.plan import PAGE
-from driftgate.target import TargetSpec, to_tvm
+from driftgate.target import NAMES, TargetSpec, to_tvm
 
 TREE_ORDER = "cpu-tree-order"
 """The correction that is no kernel: TVM's CPU branch hands the two tree kernels to the cache the wrong way round, and
@@ -82,8 +82,7 @@ def _patch(name: str) -> Callable[[Shape, TargetSpec, str], dict[str, Any]]:
     return lambda shape, spec, dtype: {"patch": name, "windowed": list(shape.windowed)}
 
 
-_GPUS = ("metal", "cuda", "opencl", "webgpu")
-_ALL = ("llvm", *_GPUS)
+_GPUS = tuple(name for name in NAMES if name != "llvm")
 
 CORRECTIONS = {
     correction.name: correction
@@ -107,21 +106,21 @@ CORRECTIONS = {
             "chunk-window",
             "in-chunk attention with the window of the layer that calls it (NumPy)",
             ("prefill_ragged",),
-            _ALL,
+            NAMES,
             _patch("chunk-window"),
         ),
         Correction(
             "inline-theta",
             "inline RoPE of sliding layers with the cache's theta",
             ("prefill_sliding", "decode_sliding"),
-            _ALL,
+            NAMES,
             _patch("inline-theta"),
         ),
         Correction(
             "tree-length-info",
             "paged tree attention given the lengths alone where layers have a window",
             ("tree_paged",),
-            _ALL,
+            NAMES,
             _patch("tree-length-info"),
         ),
         Correction(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from driftgate import observe
@@ -13,11 +13,11 @@ from driftgate.checks.history import left_out
 from driftgate.checks.verdict import Verdict
 from driftgate.gate import Gate
 from driftgate.modes.poison import POISONS
-from driftgate.outcome import UsageError
+from driftgate.outcome import Outcome, UsageError
 from driftgate.plan import Plan
 from driftgate.reach.edges import edges
 from driftgate.reach.observations import Compared
-from driftgate.reach.script import Script, parse
+from driftgate.reach.script import Script, of_model
 from driftgate.subject import Subject, corrected
 
 Fixes = tuple[str, ...]
@@ -47,6 +47,9 @@ def history(gate: Gate) -> Verdict:
     texts = {"given": given} if given else history_check.texts(max(gate.plan.chunks), shape.window)
     scripts = [_script(gate, "given", given)] if given else _fitting(gate, texts)
     missed = [name for name in texts if name not in {script.name for script in scripts}]
+    if not scripts:
+        # Of a window of a token or two no chunk is short enough.
+        return Verdict("history", Outcome.NOT_EXERCISED, "every history meets a known defect with this window", {})
     exact, floor = gate.reference_of([ids for script in scripts for ids in script.lists])
     remaining = iter(exact)
     references = {script.name: [next(remaining) for _ in script.lists] for script in scripts}
@@ -68,7 +71,7 @@ def poison(gate: Gate) -> Verdict:
 
 
 def _script(gate: Gate, name: str, text: str) -> Script:
-    return parse(name, text, lambda count: gate.model.prompt(count, gate.settings.seed), gate.model.shape.capacity)
+    return of_model(gate.model, name, text, gate.settings.seed)
 
 
 def _fitting(gate: Gate, texts: dict[str, str]) -> list[Script]:
@@ -92,7 +95,10 @@ def _by_fixes(
     gate: Gate, work: Sequence[Plan] | Sequence[Script], fixes: dict[str, Fixes]
 ) -> Iterator[tuple[Subject, list]]:
     """``work`` in groups that need the same corrections, each with its subject."""
-    key: Callable[[Plan | Script], Fixes] = lambda one: fixes[one.name]  # noqa: E731
+
+    def key(one: Plan | Script) -> Fixes:
+        return fixes[one.name]
+
     for names, group in groupby(sorted(work, key=key), key=key):
         yield corrected(gate.subject, names), list(group)
 

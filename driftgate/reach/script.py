@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from driftgate.model import Model
 from driftgate.outcome import UsageError
 from driftgate.plan import PAGE
 
@@ -99,6 +100,11 @@ def parse(name: str, text: str, ids: Callable[[int], Sequence[int]], capacity: i
     for word in words:
         reader.read(word)
     return reader.script(name, tuple(ids(reader.used)))
+
+
+def of_model(model: Model, name: str, text: str, seed: int) -> Script:
+    """The script ``text`` on tokens and in the cache of ``model``; raises as ``parse`` does."""
+    return parse(name, text, lambda count: model.prompt(count, seed), model.shape.capacity)
 
 
 class _Reader:

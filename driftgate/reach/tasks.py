@@ -76,13 +76,18 @@ def poison(job: Job) -> None:
     for entry in job.task["entries"]:
         clean = pieces(entry)
         counter.take()
+        nothing = next(
+            (r for _, _, logits in clean if logits.size and (r := unusable(logits, "the run without poison"))), None
+        )
         for name in job.task["poisons"]:
             before = fault.hits
             spoiler.begin(name, job.dtype, session)
             found = pieces(entry)
             filled = spoiler.end()
             merges, hits = counter.take()[0], fault.hits - before
-            made = Poisoned(name, entry["name"], filled, differing(clean, found), merges, hits)
+            # NaN has the bytes of NaN: a run that proves nothing is not the same as another.
+            differs = nothing.as_dict() if nothing else differing(clean, found)
+            made = Poisoned(name, entry["name"], filled, differs, merges, hits)
             worker.emit("poisoned", **asdict(made))
     worker.emit("done", fault_hits=fault.hits)
 
