@@ -20,7 +20,7 @@ from driftgate.outcome import Outcome, UsageError
 from driftgate.target import resolve
 from fixtures.bench import Bench
 from fixtures.case_runs import RUNS
-from fixtures.cases import FAILS, KNOWN, LETTERS, PASS, STALE, Case, cases, find, of_check
+from fixtures.cases import BY_LETTER, FAILS, KNOWN, PASS, STALE, Case, cases, find, of_check
 from fixtures.cases import run as run_case
 from fixtures.known import issues
 from tests.conftest import Ran, clean_environment
@@ -120,7 +120,7 @@ def test_a_case_is_whole(case: Case) -> None:
     for text in (case.kind, case.origin, case.input, case.right):
         assert text.strip()
         assert "\n" not in text
-    assert set(case.letters) <= set(LETTERS)
+    assert set(case.letters) <= set(BY_LETTER)
     assert len(set(case.letters)) == len(case.letters) > 0
     assert case.how in RUNS
     # What the file gives is what the runner takes.
