@@ -266,6 +266,14 @@ def test_histories_that_fit_the_cache_of_a_preset_are_of_every_kind(name: str) -
     assert kinds == EVERY_KIND
 
 
+def test_histories_that_only_prefill_are_not_what_was_asked_for() -> None:
+    plain = parse("cold", "a+10 a+10", stream, 256)
+    found = Compared("cold", 20, 2.0**-20, {}, 6)
+    verdict = history.judge([found], [plain], 2.0**-20, {"cold": "driftgate gate gemma3-tiny"}, ["fork-page"])
+    assert verdict.outcome is Outcome.NOT_EXERCISED
+    assert verdict.figures["left_out"] == ["fork-page"]
+
+
 # --- what the checks say ----------------------------------------------------------------------------------------------
 
 FLOOR = 2.0**-20

@@ -85,6 +85,9 @@ def judge(
         return Verdict(NAME, Outcome.DRIFT, message, counts, evidence)
     if not counts["merge_calls"]:
         return Verdict(NAME, Outcome.NOT_EXERCISED, "no history merged", counts)
+    if not kinds:
+        plain = "no history did more than prefill one sequence after the other"
+        return Verdict(NAME, Outcome.NOT_EXERCISED, plain, counts)
     message = (
         f"{len(observed)} histories ({', '.join(kinds)}), each twice: {counts['positions']} positions, "
         f"max abs {counts['max_abs']:.2e}, {width(noise_floor)}"
